@@ -1,0 +1,1 @@
+"""Records, their Avro schemas, topics, ids and the codec between them."""

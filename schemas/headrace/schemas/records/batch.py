@@ -1,0 +1,23 @@
+"""BatchShard: a part of a finalized training batch."""
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from headrace.schemas.records.base import Count, Identifier, Int32, Record, Timestamp
+from headrace.schemas.records.trajectory import Trajectory
+
+
+class BatchShard(Record):
+    """The same trajectories always give the same batch_id: it is a hash of the content."""
+
+    key_field: ClassVar[str] = "batch_id"
+
+    batch_id: Identifier
+    shard: Annotated[Int32, Field(ge=0)]
+    num_shards: Annotated[Int32, Field(ge=1)]
+    manifest_hash: str
+    policy_version_min: Count | None = None
+    policy_version_max: Count | None = None
+    trajectories: tuple[Trajectory, ...]
+    time: Timestamp

@@ -1,0 +1,1 @@
+"""Stream processors, the client, and what they share."""

@@ -1,0 +1,1 @@
+"""The pipeline's processors: pure logic, one module each."""
