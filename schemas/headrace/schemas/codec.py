@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from headrace.schemas.errors import BadRecordError, HeadraceError
 from headrace.schemas.records import RECORDS, Record
+from headrace.schemas.records.base import field_names
 from headrace.schemas.registry import LockedIds, SchemaIds
 from headrace.schemas.versions import newest
 
@@ -31,26 +32,32 @@ class Framed(NamedTuple):
 
 
 class Codec:
-    """Not safe to share between threads while encoding: it reuses one buffer."""
+    """Safe to share between threads."""
 
     def __init__(self, ids: SchemaIds | None = None) -> None:
         self.ids: SchemaIds = ids or LockedIds()
-        self._buffer = io.BytesIO()
         self._writers: dict[tuple[type[Record], str], tuple[bytes, Any]] = {}
 
     def encode(self, record: Record, topic: str) -> bytes:
-        """The record's bytes for this topic, in the newest version of its schema."""
+        """The record's bytes for this topic, in the newest version of its schema.
+
+        BadRecordError for text that UTF-8 can't carry: half of a surrogate pair, as broken JSON has it.
+        """
         known = self._writers.get((type(record), topic))
         if known is None:
             name = type(record).__name__
             known = HEADER.pack(MAGIC, self.ids.id_for(name, topic)), newest(name).parsed
             self._writers[type(record), topic] = known
         header, schema = known
-        buffer = self._buffer
-        buffer.seek(0)
-        buffer.truncate()
+        buffer = io.BytesIO()
         buffer.write(header)
-        fastavro.schemaless_writer(buffer, schema, record.to_avro())
+        try:
+            fastavro.schemaless_writer(buffer, schema, record.to_avro())
+        except UnicodeEncodeError as error:
+            # Without its cause, here and below: that holds the text, and texts are prompts.
+            raise BadRecordError(
+                f"the {type(record).__name__} holds text that is no Unicode: {error.reason}"
+            ) from None
         return buffer.getvalue()
 
     def unframe(self, value: bytes | None, expected: str) -> Framed:
@@ -74,7 +81,7 @@ class Codec:
         try:
             return expected.from_avro(values)
         except ValidationError as error:
-            raise BadRecordError(describe(error)) from error
+            raise BadRecordError(describe(error)) from None
 
     def read_body(self, framed: Framed) -> dict[str, Any]:
         """The body's fields, as the newest version of its schema sees them; not yet validated."""
@@ -85,13 +92,11 @@ class Codec:
             values: Any = fastavro.schemaless_reader(stream, writer, None if writer is reader else reader)
         except HeadraceError:
             raise
-        except (
-            Exception
-        ) as error:  # fastavro raises EOFError, IndexError, UnicodeDecodeError, OverflowError …
+        except Exception as error:  # noqa: BLE001  EOFError, IndexError, UnicodeDecodeError, OverflowError …
             # Its type alone: the message may quote the body, and bodies hold prompts.
             raise BadRecordError(
                 f"the body does not read as {framed.record}: {type(error).__name__}"
-            ) from error
+            ) from None
         left = len(framed.body) - stream.tell()
         if left:
             raise BadRecordError(f"{left} bytes are left after the {framed.record}")
@@ -101,11 +106,16 @@ class Codec:
 
 
 def describe(error: ValidationError) -> str:
-    """What is wrong, by field, without the values: they may be prompts."""
+    """What is wrong, by field, without the values and the keys of maps: they may be prompts."""
     return "; ".join(
-        f"{'.'.join(str(part) for part in problem['loc']) or 'record'}: {problem['msg']}"
+        f"{'.'.join(_place(part) for part in problem['loc']) or 'record'}: {problem['msg']}"
         for problem in error.errors(include_url=False, include_input=False, include_context=False)[:5]
     )
+
+
+def _place(part: str | int) -> str:
+    known = isinstance(part, int) or any(part in field_names(record) for record in RECORDS.values())
+    return str(part) if known else "*"
 
 
 def record_type(name: str) -> type[Record]:

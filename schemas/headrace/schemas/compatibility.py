@@ -69,8 +69,9 @@ def _compare_records(
     a: dict[str, Any], b: dict[str, Any], path: str, names_a: dict[str, Any], names_b: dict[str, Any]
 ) -> Iterator[str]:
     where = path or "the record"
-    if a["name"] != b["name"]:
-        yield f"{where}: renamed from {a['name']} to {b['name']}"
+    for key in ("name", "namespace"):
+        if a.get(key) != b.get(key):
+            yield f"{where}: {key} changed from {a.get(key)} to {b.get(key)}"
     fields_a = {field["name"]: field for field in a["fields"]}
     fields_b = {field["name"]: field for field in b["fields"]}
     for name in fields_a | fields_b:

@@ -10,7 +10,12 @@ class RetryableError(HeadraceError):
 
 
 class BadRecordError(HeadraceError):
-    """A record that no retry can mend: it goes to dead-letters with this message as the reason."""
+    """A record that no retry can mend: it goes to dead-letters with this message as the detail."""
+
+    def __init__(self, message: str, *, reason: str = "bad_record") -> None:
+        super().__init__(message)
+        self.reason = reason
+        """A short word for counting."""
 
 
 class FatalError(HeadraceError):

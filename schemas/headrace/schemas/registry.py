@@ -9,7 +9,9 @@ from typing import Any, Protocol
 
 import fastavro
 
-from headrace.schemas.errors import BadRecordError, RetryableError
+from headrace.schemas.errors import BadRecordError, FatalError, RetryableError
+from headrace.schemas.records import RECORDS
+from headrace.schemas.records.base import INT32_MAX
 from headrace.schemas.versions import newest, read_lock, versions
 
 
@@ -24,13 +26,16 @@ class WriterSchema:
 
 
 class SchemaIds(Protocol):
-    """Maps records to ids when writing, and ids to schemas when reading."""
+    """Maps records to ids when writing, and ids to schemas when reading.
+
+    Both raise RetryableError while the registry can't be reached, and FatalError when it refuses.
+    """
 
     def id_for(self, record: str, topic: str) -> int:
-        """The id of the newest version of this record. RetryableError if the registry can't be reached."""
+        """The id of the newest version of this record."""
 
     def schema_of(self, schema_id: int) -> WriterSchema:
-        """BadRecordError if nobody knows the id; RetryableError if the registry can't be reached."""
+        """BadRecordError if nobody knows the id, or it is not the id of an Avro schema."""
 
 
 class LockedIds:
@@ -38,15 +43,18 @@ class LockedIds:
 
     def __init__(self) -> None:
         lock = read_lock()
-        self._ids = {record: entries[str(newest(record).version)]["id"] for record, entries in lock.items()}
-        self._schemas = {
-            entries[str(version.version)]["id"]: WriterSchema(record, version.parsed)
-            for record, entries in lock.items()
-            for version in versions(record)
-        }
+        self._ids: dict[str, int] = {}
+        self._schemas: dict[int, WriterSchema] = {}
+        for record in RECORDS:
+            for version in versions(record):
+                entry = lock.get(record, {}).get(str(version.version))
+                if entry is None:
+                    raise FatalError(f"{record} {version.version} has no id: run `headrace schemas lock`")
+                self._ids[record] = entry["id"]
+                self._schemas[entry["id"]] = WriterSchema(record, version.parsed)
 
     def id_for(self, record: str, topic: str) -> int:  # noqa: ARG002  ids don't depend on the topic here
-        return int(self._ids[record])
+        return self._ids[record]
 
     def schema_of(self, schema_id: int) -> WriterSchema:
         try:
@@ -70,7 +78,8 @@ class RegistryIds:
         from confluent_kafka.schema_registry import Schema  # noqa: PLC0415  an extra
 
         schema = Schema(json.dumps(newest(record).source), "AVRO")
-        schema_id = int(self._ask(self._client.register_schema, f"{topic}-value", schema))
+        subject = f"{topic}-value"
+        schema_id = int(self._ask(f"subject {subject}", self._client.register_schema, subject, schema))
         self._ids[record, topic] = schema_id
         return schema_id
 
@@ -78,21 +87,43 @@ class RegistryIds:
         known = self._schemas.get(schema_id)
         if known is not None:
             return known
-        source = json.loads(self._ask(self._client.get_schema, schema_id).schema_str)
-        name = source.get("name", "?") if isinstance(source, dict) else "?"
-        found = WriterSchema(name, fastavro.parse_schema(source))
+        if schema_id > INT32_MAX:
+            # Registries count in 32 bits with a sign, and answer a larger id as they do a wrong URL.
+            raise BadRecordError(f"unknown schema id {schema_id}")
+        found = _parse(schema_id, self._ask(f"schema id {schema_id}", self._client.get_schema, schema_id))
         self._schemas[schema_id] = found
         return found
 
     @staticmethod
-    def _ask(call: Any, *arguments: Any) -> Any:  # noqa: ANN401
+    def _ask(what: str, call: Any, *arguments: Any) -> Any:  # noqa: ANN401
         from confluent_kafka.schema_registry import SchemaRegistryError  # noqa: PLC0415
 
         try:
             return call(*arguments)
         except SchemaRegistryError as error:
-            if error.http_status_code == 404:
-                raise BadRecordError(f"the schema registry does not know {arguments[0]}") from error
-            raise RetryableError(f"the schema registry failed on {arguments[0]}: {error}") from error
-        except OSError as error:
-            raise RetryableError(f"the schema registry can't be reached: {error}") from error
+            if int(error.error_code or 0) // 100 == 404:
+                # A code of its own (40403): a bare 404 is a wrong URL, and no word about the id.
+                raise BadRecordError(f"the schema registry does not know {what}") from error
+            if error.http_status_code in {408, 429} or error.http_status_code >= 500:
+                raise RetryableError(f"the schema registry failed on {what}: {error}") from error
+            raise FatalError(f"the schema registry refuses {what}: {error}") from error
+        except Exception as error:
+            # The client lets errors of its HTTP library through, and which one that is varies by version.
+            raise RetryableError(
+                f"the schema registry can't be reached for {what}: {type(error).__name__}: {error}"
+            ) from error
+
+
+def _parse(schema_id: int, schema: Any) -> WriterSchema:  # noqa: ANN401  confluent_kafka's Schema
+    try:
+        source = json.loads(schema.schema_str)
+        record = str(source["name"])
+        for version in versions(record) if record in RECORDS else ():
+            if version.source == source:
+                # The very object: the codec then reads without resolving one schema into another.
+                return WriterSchema(record, version.parsed)
+        return WriterSchema(record, fastavro.parse_schema(source))
+    except Exception as error:  # noqa: BLE001  whatever JSON Schema or Protobuf makes of this
+        raise BadRecordError(
+            f"schema id {schema_id} is not an Avro record that can be read: {type(error).__name__}"
+        ) from None

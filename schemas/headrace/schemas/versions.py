@@ -16,7 +16,7 @@ from headrace.schemas.errors import FatalError
 from headrace.schemas.records import RECORDS
 
 AVRO_FOLDER = Path(str(resources.files("headrace.schemas") / "avro"))
-LOCK_FILE = AVRO_FOLDER / "ids.json"
+LOCK_FILE = "ids.json"
 FIRST_ID = 1001
 
 
@@ -54,15 +54,16 @@ def newest(record: str) -> SchemaVersion:
     return versions(record)[-1]
 
 
-def read_lock(path: Path = LOCK_FILE) -> dict[str, dict[str, dict[str, Any]]]:
+def read_lock() -> dict[str, dict[str, dict[str, Any]]]:
     """Record → version → {id, sha256}."""
-    lock: dict[str, dict[str, dict[str, Any]]] = json.loads(path.read_text())
+    path = AVRO_FOLDER / LOCK_FILE
+    lock: dict[str, dict[str, dict[str, Any]]] = json.loads(path.read_text()) if path.exists() else {}
     return lock
 
 
-def lock_all(path: Path = LOCK_FILE) -> list[str]:
+def lock_all() -> list[str]:
     """Give each unlocked version the next free id; say which were new. Locked ones are left as they are."""
-    lock = read_lock(path) if path.exists() else {}
+    lock = read_lock()
     taken = [entry["id"] for entries in lock.values() for entry in entries.values()]
     next_id = max(taken, default=FIRST_ID - 1) + 1
     new = []
@@ -73,12 +74,12 @@ def lock_all(path: Path = LOCK_FILE) -> list[str]:
                 entries[str(version.version)] = {"id": next_id, "sha256": version.fingerprint}
                 next_id += 1
                 new.append(f"{record} {version.version}")
-    path.write_text(json.dumps(lock, indent=2) + "\n")
+    (AVRO_FOLDER / LOCK_FILE).write_text(json.dumps(lock, indent=2) + "\n")
     return new
 
 
 def changed_since_lock() -> list[str]:
-    """What is wrong with the lock: versions that changed, are missing from it, or are gone."""
+    """What is wrong with the lock: versions that changed, are missing from it, are gone, or share an id."""
     lock = read_lock()
     problems = []
     for record in sorted(RECORDS):
@@ -90,4 +91,15 @@ def changed_since_lock() -> list[str]:
             elif entry["sha256"] != version.fingerprint:
                 problems.append(f"{record} {version.version} changed after it was locked: add a new version")
         problems += [f"{record} {gone} was locked, and its file is gone" for gone in entries]
-    return problems
+    problems += [
+        f"{record} was locked, and there is no such record" for record in sorted(lock.keys() - RECORDS)
+    ]
+    holders: dict[int, list[str]] = {}
+    for record, entries in lock.items():
+        for number, entry in entries.items():
+            holders.setdefault(entry["id"], []).append(f"{record} {number}")
+    return problems + [
+        f"{' and '.join(names)} share the id {shared}: remove the later from {LOCK_FILE}, and lock again"
+        for shared, names in holders.items()
+        if len(names) > 1
+    ]

@@ -16,7 +16,10 @@ UuidV7 = Annotated[
 
 
 def _to_utc(value: datetime) -> datetime:
-    return value if value.tzinfo is UTC else value.astimezone(UTC)
+    try:
+        return value if value.tzinfo is UTC else value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("in UTC this time is outside the years 1 to 9999") from None
 
 
 Timestamp = Annotated[AwareDatetime, AfterValidator(_to_utc)]
@@ -41,7 +44,14 @@ def now() -> datetime:
 class Part(BaseModel):
     """A record, or a record within one."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+    # As JSON, bytes are base64: a dead letter's value need not be text.
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        ser_json_inf_nan="strings",
+        ser_json_bytes="base64",
+        val_json_bytes="base64",
+    )
 
     def to_avro(self) -> dict[str, Any]:
         """The fields as fastavro takes them; shares values with the model, so do not change it."""
@@ -73,6 +83,16 @@ class Record(Part):
     @classmethod
     def from_avro(cls, values: dict[str, Any]) -> Self:
         return cls.model_validate(values)
+
+
+@cache
+def field_names(model: type[Part]) -> frozenset[str]:
+    """Names of the fields of a model and of the parts within it."""
+    names = set(model.model_fields)
+    for field in model.model_fields.values():
+        part = _part_within(field.annotation)
+        names |= field_names(part) if part else set()
+    return frozenset(names)
 
 
 @cache

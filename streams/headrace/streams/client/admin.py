@@ -1,0 +1,205 @@
+"""Topics made true from their files, and how far consumer groups are behind."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from headrace.schemas.errors import FatalError
+from headrace.schemas.topics import TopicSpec, topic_specs
+from headrace.streams.client.errors import KafkaUnavailableError
+from headrace.streams.settings import KafkaSettings
+
+TIMEOUT_S = 30.0
+
+
+class TopicStatus(NamedTuple):
+    """A topic as the broker has it. `differences` maps a setting to (wanted, found)."""
+
+    spec: TopicSpec
+    name: str
+    exists: bool
+    partitions: int
+    replication_factor: int
+    config: dict[str, str]
+    differences: dict[str, tuple[str, str]]
+
+
+class Applied(NamedTuple):
+    """What `apply_topics` did to a topic: created, updated or unchanged."""
+
+    name: str
+    action: str
+    detail: str = ""
+
+
+def admin_client(settings: KafkaSettings) -> AdminClient:
+    return AdminClient({"client.id": "headrace-admin"} | settings.librdkafka())
+
+
+def describe_topics(settings: KafkaSettings) -> list[TopicStatus]:
+    """Every declared topic against what the broker says of it. KafkaUnavailableError if none answers."""
+    admin = admin_client(settings)
+    names = {spec.full_name(settings.topic_prefix): spec for spec in topic_specs().values()}
+    existing = _metadata(admin, settings).topics
+    found = [name for name in names if name in existing]
+    configs = _configs(admin, found)
+    statuses = []
+    for name, spec in names.items():
+        partitions = existing[name].partitions if name in existing else {}
+        replicas = len(partitions[0].replicas) if partitions else 0
+        config = configs.get(name, {})
+        wanted = {key: str(value) for key, value in spec.config.items()}
+        differences = {
+            key: (value, config.get(key, "?")) for key, value in wanted.items() if config.get(key) != value
+        }
+        wanted_partitions = _partitions(spec, settings)
+        if len(partitions) != wanted_partitions:
+            differences["partitions"] = (str(wanted_partitions), str(len(partitions)))
+        exists = name in existing
+        statuses.append(
+            TopicStatus(spec, name, exists, len(partitions), replicas, config, differences if exists else {})
+        )
+    return statuses
+
+
+def apply_topics(settings: KafkaSettings) -> list[Applied]:
+    """Create what is missing, set configuration that differs; partitions are checked, never changed.
+
+    FatalError when a topic has another number of partitions: changing it would move keys away from
+    their history.
+    """
+    statuses = describe_topics(settings)
+    wrong = [
+        f"{status.name} has {status.partitions} partitions, {status.differences['partitions'][0]} are wanted"
+        for status in statuses
+        if "partitions" in status.differences
+    ]
+    if wrong:
+        raise FatalError(
+            "; ".join(wrong) + ". Partitions can't change under existing keys: use another topic prefix, "
+            "or set HEADRACE_KAFKA_PARTITIONS to what is there."
+        )
+    admin = admin_client(settings)
+    missing = [status for status in statuses if not status.exists]
+    if missing:
+        _create(admin, missing, settings)
+    applied = []
+    for status in statuses:
+        if not status.exists:
+            applied.append(
+                Applied(status.name, "created", f"{_partitions(status.spec, settings)} partitions")
+            )
+        elif status.differences:
+            _alter(admin, status)
+            detail = ", ".join(f"{k}: {found} → {want}" for k, (want, found) in status.differences.items())
+            applied.append(Applied(status.name, "updated", detail))
+        else:
+            applied.append(Applied(status.name, "unchanged"))
+    return applied
+
+
+def group_lag(settings: KafkaSettings, group: str, topics: Iterable[str]) -> dict[tuple[str, int], int]:
+    """Records that the group has not committed yet, by (topic, partition), of full topic names.
+
+    A partition without a commit counts from its beginning.
+    """
+    admin = admin_client(settings)
+    metadata = _metadata(admin, settings)
+    places = [
+        TopicPartition(topic, partition)
+        for topic in topics
+        if topic in metadata.topics
+        for partition in metadata.topics[topic].partitions
+    ]
+    if not places:
+        return {}
+    ends = _offsets(admin, places, OffsetSpec.latest())
+    starts = _offsets(admin, places, OffsetSpec.earliest())
+    request = [ConsumerGroupTopicPartitions(group, places)]
+    (future,) = admin.list_consumer_group_offsets(request, request_timeout=TIMEOUT_S).values()
+    committed = {(place.topic, place.partition): place.offset for place in future.result().topic_partitions}
+    return {
+        place: end - (committed[place] if committed.get(place, -1) >= 0 else starts[place])
+        for place, end in ends.items()
+    }
+
+
+def end_offsets(settings: KafkaSettings, topics: Iterable[str]) -> dict[tuple[str, int], int]:
+    """The next offset of each partition of these topics."""
+    admin = admin_client(settings)
+    metadata = _metadata(admin, settings)
+    places = [TopicPartition(t, p) for t in topics for p in metadata.topics[t].partitions]
+    return _offsets(admin, places, OffsetSpec.latest())
+
+
+def _offsets(
+    admin: AdminClient, places: list[TopicPartition], spec: OffsetSpec
+) -> dict[tuple[str, int], int]:
+    futures = admin.list_offsets(dict.fromkeys(places, spec), request_timeout=TIMEOUT_S)
+    return {(place.topic, place.partition): future.result().offset for place, future in futures.items()}
+
+
+def _metadata(admin: AdminClient, settings: KafkaSettings) -> Any:  # noqa: ANN401  confluent_kafka's ClusterMetadata
+    try:
+        return admin.list_topics(timeout=TIMEOUT_S)
+    except KafkaException as error:
+        raise KafkaUnavailableError(
+            f"no answer from Kafka at {settings.bootstrap_servers}: {error.args[0].str()}"
+        ) from error
+
+
+def _partitions(spec: TopicSpec, settings: KafkaSettings) -> int:
+    return settings.partitions if spec.copartitioned and settings.partitions else spec.partitions
+
+
+def _configs(admin: AdminClient, names: list[str]) -> dict[str, dict[str, str]]:
+    if not names:
+        return {}
+    futures = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name) for name in names])
+    return {
+        resource.name: {key: entry.value for key, entry in future.result(TIMEOUT_S).items()}
+        for resource, future in futures.items()
+    }
+
+
+def _create(admin: AdminClient, missing: list[TopicStatus], settings: KafkaSettings) -> None:
+    new = [
+        NewTopic(
+            status.name,
+            num_partitions=_partitions(status.spec, settings),
+            replication_factor=settings.replication_factor or status.spec.replication_factor,
+            config={key: str(value) for key, value in status.spec.config.items()},
+        )
+        for status in missing
+    ]
+    for future in admin.create_topics(new).values():
+        try:
+            future.result(TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+
+
+def _alter(admin: AdminClient, status: TopicStatus) -> None:
+    entries = [
+        ConfigEntry(key, wanted, incremental_operation=AlterConfigOpType.SET)
+        for key, (wanted, _) in status.differences.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, status.name, incremental_configs=entries)
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(TIMEOUT_S)

@@ -1,0 +1,410 @@
+"""The assembler's verdicts, and that they follow from the log alone (G3, G4, G5, G7, G8)."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.builders import CODEC, PREFIX, Attempt, logged
+
+from headrace.schemas.ids import uuid7_time_ms
+from headrace.schemas.records import AttemptEvent, DeadLetter, Record, Reward, Span, Trajectory
+from headrace.schemas.topics import topic_name
+from headrace.streams.processor import LogRecord, Output
+from headrace.streams.processors.assembler import Assembler, AssemblerSettings
+from headrace.streams.state import MemoryState
+
+TRAJECTORIES = topic_name(Trajectory, PREFIX)
+DEAD_LETTERS = topic_name(DeadLetter, PREFIX)
+
+
+class Host:
+    """Hands batches to an assembler as the Faust host does; `restart` keeps only the state."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+        self.state = MemoryState()
+        self.outputs: list[Output] = []
+        self.restart()
+
+    def restart(self) -> None:
+        self.assembler = Assembler(PREFIX, AssemblerSettings(**self.options))
+        self.assembler.assigned(0, self.state)
+
+    def feed(self, records: Sequence[LogRecord]) -> None:
+        self.outputs += self.assembler.handle(0, records, self.state)
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        return [CODEC.decode(out.value, Trajectory) for out in self.outputs if out.topic == TRAJECTORIES]
+
+    @property
+    def dead_letters(self) -> list[DeadLetter]:
+        return [CODEC.decode(out.value, DeadLetter) for out in self.outputs if out.topic == DEAD_LETTERS]
+
+
+def assemble(records: list[Record]) -> Trajectory:
+    host = Host()
+    host.feed(logged(records))
+    (trajectory,) = host.trajectories
+    return trajectory
+
+
+def test_a_complete_attempt_becomes_ordered_transitions() -> None:
+    a = Attempt()
+    records = [
+        a.started(),
+        a.call(2, prompt=(1, 2, 3, 4, 9), response=(5,), finish_reason="stop", resource_version=7),
+        a.call(1, prompt=(1, 2), response=(3, 4)),
+        a.span(3, name="tool"),
+        a.reward(1.0),
+        a.ended(3),
+    ]
+    trajectory = assemble(records)
+    assert (trajectory.accepted, trajectory.reason, trajectory.outcome) == (True, None, 1.0)
+    assert [t.sequence_id for t in trajectory.transitions] == [1, 2]
+    assert [t.prefix_len for t in trajectory.transitions] == [0, 4]
+    assert trajectory.transitions[1].prompt_suffix_token_ids == (9,)
+    assert list(trajectory.prompts()) == [(1, 2), (1, 2, 3, 4, 9)]
+    assert [t.reward for t in trajectory.transitions] == [1.0, 1.0]
+    assert [t.is_last for t in trajectory.transitions] == [False, True]
+    assert trajectory.transitions[1].resource_version == 7
+    assert trajectory.num_events == 3
+
+
+def test_a_prompt_that_leaves_the_earlier_ids_shares_only_what_is_equal_id_for_id() -> None:
+    a = Attempt()
+    trajectory = assemble(
+        [a.started(), a.call(1, (1, 2), (3, 4)), a.call(2, (1, 2, 3, 8, 9), (5,)), a.reward(), a.ended(2)]
+    )
+    assert trajectory.transitions[1].prefix_len == 3
+    assert list(trajectory.prompts())[1] == (1, 2, 3, 8, 9)
+
+
+a = Attempt()
+FULL = [a.started(), a.call(1), a.call(2), a.reward(), a.ended(2)]
+
+
+@pytest.mark.parametrize(
+    ("records", "accepted", "reason"),
+    [
+        pytest.param(FULL, True, None, id="complete"),
+        pytest.param(
+            [a.started(), a.call(1), a.reward(), a.ended(2), *a.closing()],
+            False,
+            "missing_sequence_ids",
+            id="hole",
+        ),
+        pytest.param(
+            [a.started(), a.call(1), a.call(2), a.ended(2), *a.closing()],
+            False,
+            "no_outcome_reward",
+            id="no outcome",
+        ),
+        pytest.param(
+            [a.started(), a.call(1), a.ended(1, "failed")], False, "attempt_failed", id="failed, complete"
+        ),
+        pytest.param(
+            [a.started(), a.ended(None, "timeout"), *a.closing()], False, "attempt_timeout", id="timed out"
+        ),
+        pytest.param(
+            [a.started(), a.call(1), a.reward(), a.ended(None), *a.closing()],
+            False,
+            "last_sequence_id_unknown",
+            id="last id unknown",
+        ),
+        pytest.param([a.started(), a.reward(), a.ended(0)], False, "no_calls", id="no calls"),
+        pytest.param(
+            [a.started(), a.call(1, response=()), a.reward(), a.ended(1)],
+            False,
+            "no_trainable_calls",
+            id="no token ids",
+        ),
+        pytest.param(
+            [a.started(), a.call(1), a.span(2, kind="void"), a.reward(), a.ended(2)], True, None, id="void"
+        ),
+        pytest.param(
+            [a.call(1), a.reward(), a.ended(1), *a.closing()], False, "never_started", id="no start"
+        ),
+        pytest.param(
+            [a.started(), a.call(1), a.reward(1.0, 1), a.ended(1)],
+            False,
+            "sequence_id_conflict",
+            id="conflict",
+        ),
+        pytest.param(
+            [a.started(), a.call(1), a.reward(0.5, 2), a.ended(2)], True, None, id="outcome from within"
+        ),
+    ],
+)
+def test_verdicts(records: list[Record], accepted: bool, reason: str | None) -> None:  # noqa: FBT001
+    trajectory = assemble(records)
+    assert (trajectory.accepted, trajectory.reason) == (accepted, reason)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"response_logprobs": (-0.5,)}, "logprobs_mismatch"),
+        ({"completion_tokens": 3}, "usage_mismatch"),
+        ({"response_token_ids": (), "response_logprobs": ()}, "no_response_token_ids"),
+        ({"prompt_token_ids": ()}, "no_prompt_token_ids"),
+        ({"untrainable_reason": "client_disconnected"}, "client_disconnected"),
+    ],
+)
+def test_calls_that_can_not_train_are_kept_with_the_reason(fields: dict[str, Any], reason: str) -> None:
+    """G6, C3, C6: one such call does not spoil the others."""
+    a = Attempt()
+    trajectory = assemble([a.started(), a.call(1), a.call(2, **fields), a.reward(), a.ended(2)])
+    assert trajectory.accepted
+    assert [(t.trainable, t.reason) for t in trajectory.transitions] == [(True, None), (False, reason)]
+
+
+def test_no_reward_is_not_zero() -> None:
+    """C1: an attempt without an outcome does not get one of 0."""
+    trajectory = assemble([a.started(), a.call(1), a.call(2), a.ended(2), *a.closing()])
+    assert trajectory.outcome is None
+    assert [t.reward for t in trajectory.transitions] == [None, None]
+
+
+def test_the_first_terminal_event_counts_and_later_ones_change_nothing() -> None:
+    """G7, C1: the late success of an attempt that timed out is not trained."""
+    trajectory = assemble(
+        [a.started(), a.call(1), a.ended(None, "timeout"), a.ended(1), a.reward(), *a.closing()]
+    )
+    assert (trajectory.status, trajectory.accepted) == ("timeout", False)
+
+
+def test_calls_are_selected_by_agent() -> None:
+    a = Attempt(agents=["solver"])
+    trajectory = assemble(
+        [a.started(), a.call(1, agent="solver"), a.call(2, agent="judge"), a.reward(), a.ended(2)]
+    )
+    assert [t.agent for t in trajectory.transitions] == ["solver"]
+
+
+def test_rewards_from_outside_count_until_the_outcome() -> None:
+    a = Attempt(credit_rule="per_step@1")
+    early = a.reward(0.25, name="style", about_sequence_id=1)
+    late = a.reward(0.5, name="style", about_sequence_id=1)
+    trajectory = assemble([a.started(), a.call(1), a.call(2), early, a.reward(1.0), late, a.ended(2)])
+    assert [t.reward for t in trajectory.transitions] == [0.25, 1.0]
+    assert early.reward_id in trajectory.reward_ids
+    assert late.reward_id not in trajectory.reward_ids
+
+
+def test_what_follows_a_closing_mark_in_its_partition_is_late() -> None:
+    records = [a.started(), a.call(1), a.ended(2), *a.closing(), a.call(2), a.reward()]
+    trajectory = assemble(records)
+    assert trajectory.missing_sequence_ids == (2,)
+    assert trajectory.outcome is None
+
+
+def test_an_unknown_credit_rule_is_a_reason_and_not_a_crash() -> None:
+    a = Attempt(credit_rule="mystery@9")
+    assert assemble([a.started(), a.call(1), a.reward(), a.ended(1)]).reason == "unknown_credit_rule"
+
+
+def test_bad_records_become_dead_letters_with_their_bytes_and_the_rest_goes_on() -> None:
+    """G8, C9."""
+    good = logged(FULL)
+    span = good[1]
+    assert span.value is not None
+    bad = [
+        span._replace(offset=100, value=b"\x01" + span.value[1:]),
+        span._replace(offset=101, value=b"\x00\x7f\xff\xff\xff" + span.value[5:]),
+        span._replace(offset=102, value=span.value[:-1]),
+        span._replace(offset=103, value=good[0].value),
+        span._replace(offset=104, value=None),
+        span._replace(offset=105, key=b"another"),
+    ]
+    host = Host()
+    host.feed([*bad, *good])
+    assert len(host.trajectories) == 1
+    assert host.trajectories[0].accepted
+    letters = {letter.offset: letter for letter in host.dead_letters}
+    assert {offset: letter.reason for offset, letter in letters.items()} == {
+        100: "bad_record",
+        101: "bad_record",
+        102: "bad_record",
+        103: "bad_record",
+        104: "bad_record",
+        105: "key_mismatch",
+    }
+    for record in bad:
+        letter = letters[record.offset]
+        assert (letter.value, letter.key_bytes, letter.topic) == (record.value, record.key, record.topic)
+
+
+def test_finished_attempts_are_forgotten_and_still_known_as_finished() -> None:
+    """C5, G5: nothing of an attempt stays but the mark; redelivery gives no second trajectory."""
+    host = Host()
+    log = logged(FULL)
+    for record in log:
+        host.feed([record])
+    assert host.assembler.num_open == 0
+    assert [key[:1] for key, _ in host.state.scan(b"")] == [b"f"]
+    for record in log:
+        host.feed([record])
+    host.restart()
+    host.feed(log)
+    assert len(host.trajectories) == 1
+    assert host.assembler.num_open == 0
+
+
+def test_the_mark_itself_goes_when_no_redelivery_is_possible() -> None:
+    host = Host(finished_retention_s=100.0)
+    host.feed(logged(FULL))
+    attempt_id = FULL[0].attempt_id  # type: ignore[attr-defined]
+    later = uuid7_time_ms(attempt_id) + 10 * 60_000
+    host.feed([record._replace(timestamp_ms=later) for record in logged([Attempt("b").started()])])
+    assert [key[:1] for key, _ in host.state.scan(b"")] == [b"o"]
+
+
+def test_a_deadline_is_written_to_the_log_and_decides_from_there() -> None:
+    host = Host(straggler_grace_s=5.0)
+    host.feed(logged([a.started(), a.call(1), a.ended(2)]))
+    assert host.assembler.tick(1_000_000) == []
+    assert host.assembler.tick(1_029_999) == []  # reward_grace_s is 30
+    marks = host.assembler.tick(1_030_000)
+    assert {mark.topic for mark in marks} == {topic_name(Span, PREFIX), topic_name(Reward, PREFIX)}
+    assert host.trajectories == []  # a timer decides nothing
+    host.feed([LogRecord(mark.topic, 0, 50 + i, 0, mark.key, mark.value) for i, mark in enumerate(marks)])
+    assert host.trajectories[0].reason == "missing_sequence_ids"
+    assert host.assembler.tick(9_000_000) == []
+
+
+def test_events_after_the_end_do_not_postpone_the_deadline() -> None:
+    host = Host()
+    log = logged([a.started(), a.ended(9), *(a.call(i) for i in range(1, 9))])
+    host.feed(log[:2])
+    host.assembler.tick(0)
+    for i, record in enumerate(log[2:]):
+        host.feed([record])
+        assert host.assembler.tick(i * 1000) == []
+    assert len(host.assembler.tick(30_000)) == 2
+
+
+def test_an_attempt_that_falls_silent_is_ended() -> None:
+    host = Host(orphan_after_s=60.0)
+    host.feed(logged([a.call(1)]))
+    host.assembler.tick(0)
+    (end,) = host.assembler.tick(60_000)
+    event = CODEC.decode(end.value, AttemptEvent)
+    assert (event.kind, event.status, event.attempt_id) == ("ended", "unresponsive", a.attempt_id)
+
+
+def test_a_trajectory_over_the_record_limit_is_reported_and_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.streams.processors.assembler.MAX_RECORD_BYTES", 300)
+    trajectory = assemble(FULL)
+    assert (trajectory.reason, trajectory.transitions) == ("too_large", ())
+
+
+def some_attempts(rng: random.Random) -> list[Record]:
+    """A few attempts of every kind, each topic's records in an order that a log could have."""
+    records: list[Record] = []
+    for number in range(rng.randint(1, 4)):
+        a = Attempt(f"r{number}", credit_rule=rng.choice(["outcome@1", "per_step@1", "nearest@1"]))
+        last = rng.randint(0, 6)
+        events: list[Record] = [a.started()]
+        for sequence_id in range(1, last + 1):
+            kind = rng.random()
+            if kind < 0.1:
+                continue  # a hole
+            if kind < 0.2:
+                events.append(a.span(sequence_id, kind="void"))
+            elif kind < 0.35:
+                events.append(a.reward(rng.random(), sequence_id, name=rng.choice(["outcome", "style"])))
+            else:
+                events.append(a.call(sequence_id, response=tuple(rng.choices(range(9), k=rng.randint(0, 3)))))
+        events += [
+            a.reward(rng.random(), name="style", about_sequence_id=1) for _ in range(rng.randint(0, 2))
+        ]
+        events += [a.reward(rng.random()) for _ in range(rng.randint(0, 2))]
+        events.append(a.ended(last, rng.choice(["succeeded", "succeeded", "failed", "timeout"])))
+        if rng.random() < 0.2:
+            events.append(a.ended(last))
+        rng.shuffle(events)
+        events += rng.choices(events, k=rng.randint(0, 3))  # published twice
+        records += [*events, *a.closing()]
+        records += [a.call(rng.randint(1, 7)), a.reward(0.125)]  # late
+    return records
+
+
+def interleave(log: list[LogRecord], rng: random.Random) -> list[LogRecord]:
+    """Another order of arrival: each topic in its own order, the topics as it comes."""
+    queues: dict[str, list[LogRecord]] = {}
+    for record in log:
+        queues.setdefault(record.topic, []).append(record)
+    out = []
+    while queues:
+        topic = rng.choice(sorted(queues))
+        out.append(queues[topic].pop(0))
+        if not queues[topic]:
+            del queues[topic]
+    return out
+
+
+@settings(max_examples=300, deadline=None)
+@given(seed=st.integers(0, 2**32), restarts=st.booleans())
+def test_same_events_same_trajectories(seed: int, restarts: bool) -> None:  # noqa: FBT001
+    """G4, G5, C12: any order across topics, any split over polls, redelivery, restarts: the same bytes."""
+    rng = random.Random(seed)
+    log = logged(some_attempts(rng))
+    plain = Host()
+    plain.feed(log)
+    expected = {out.value for out in plain.outputs}
+    assert len(plain.trajectories) == len({t.attempt_id for t in plain.trajectories}) > 0
+
+    other = Host()
+    order = interleave(log, rng)
+    at = 0
+    while at < len(order):
+        size = rng.randint(1, 7)
+        other.feed(order[at : at + size])
+        at += size
+        if rng.random() < 0.2:
+            # Faust comes back at an earlier offset; what was handled is handled again.
+            if restarts:
+                other.restart()
+            at = max(0, at - rng.randint(0, 9))
+    assert {out.value for out in other.outputs} == expected
+    assert len(other.outputs) == len(plain.outputs)
+    assert other.assembler.num_open == 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_any_order_at_all_of_a_well_numbered_attempt(seed: int) -> None:
+    """G4: with one reward from outside, even each topic's own order does not matter."""
+    rng = random.Random(seed)
+    a = Attempt()
+    records: list[Record] = [a.started(), *(a.call(i) for i in range(1, 6)), a.reward(0.5), a.ended(6)]
+    records.append(a.reward(0.25, 6, name="style", about_sequence_id=2))
+    log = logged(records)
+    expected = assemble(records)
+    shuffled = [*log, *rng.choices(log, k=5)]
+    rng.shuffle(shuffled)
+    host = Host()
+    at = 0
+    while at < len(shuffled):
+        size = rng.randint(1, 5)
+        host.feed(shuffled[at : at + size])
+        at += size
+    assert host.trajectories == [expected]
+
+
+def test_a_replay_from_the_start_with_other_batches_keeps_chunks_whole() -> None:
+    """After a restart a shorter batch must not replace a longer chunk with the same first offset."""
+    log = logged([a.started(), a.call(1), a.call(2), a.call(3)])
+    host = Host()
+    host.feed(log)
+    host.restart()
+    host.feed(log[:2])
+    host.restart()
+    end = [record for record in logged([a.started(), a.ended(3)]) if record.offset == 1]
+    host.feed([*end, *logged([a.reward()])])
+    assert host.trajectories[0].accepted
+    assert len(host.trajectories[0].transitions) == 3
