@@ -9,9 +9,8 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
 
 from headrace.cli.stack.ports import LOOPBACK, pick
 from headrace.cli.stack.service import Service, ServiceError
@@ -24,7 +23,6 @@ _CONFIG = """\
   <http_port>{port}</http_port>
   <tcp_port>{native_port}</tcp_port>
   <listen_host>{host}</listen_host>
-  <timezone>{timezone}</timezone>
   <keep_alive_timeout>10</keep_alive_timeout>
 {extra_xml}
 </clickhouse>
@@ -32,8 +30,6 @@ _CONFIG = """\
 
 
 class ClickHouseServer(Service):
-    name: ClassVar[str] = "clickhouse"
-
     def __init__(
         self,
         root: Path,
@@ -48,7 +44,11 @@ class ClickHouseServer(Service):
     ) -> None:
         """`port` is HTTP's. Ports are preferences: taken ones are replaced. `extra_xml` is config.xml's."""
         super().__init__(
-            root, log_dir=log_dir, start_timeout_s=start_timeout_s, stop_timeout_s=stop_timeout_s
+            root,
+            name="clickhouse",
+            log_dir=log_dir,
+            start_timeout_s=start_timeout_s,
+            stop_timeout_s=stop_timeout_s,
         )
         self.host = LOOPBACK
         self.port = pick(port)
@@ -61,6 +61,10 @@ class ClickHouseServer(Service):
         return f"http://{self.host}:{self.port}"
 
     @property
+    def ports(self) -> Mapping[str, int]:
+        return {"port": self.port, "native_port": self.native_port}
+
+    @property
     def waits_for(self) -> str:
         return f"ClickHouse at {self.endpoint} to answer /ping"
 
@@ -68,10 +72,14 @@ class ClickHouseServer(Service):
         # -P: this folder has modules of its own, which must not stand in for others of the same name.
         return [sys.executable, "-P", str(_CHILD), str(self.data_path)]
 
+    def _environment(self) -> Mapping[str, str]:
+        # This build takes no heed of <timezone>.
+        return {"TZ": self.timezone}
+
     def _prepare(self) -> None:
         check_machine()
         values = {"host": self.host, "port": self.port, "native_port": self.native_port}
-        config = _CONFIG.format(**values, timezone=self.timezone, extra_xml=self.extra_xml)
+        config = _CONFIG.format(**values, extra_xml=self.extra_xml)
         (self.root / "config.xml").write_text(config)
 
     def _is_ready(self) -> bool:
@@ -94,7 +102,8 @@ def check_machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> None:
             "the ClickHouse server comes with chdb-core, which is not installed: "
             "pip install 'headrace[local]'"
         )
-    if platform.machine() in {"x86_64", "AMD64"} and cpuinfo.exists() and " avx2 " not in cpuinfo.read_text():
+    is_x86 = platform.machine() in {"x86_64", "AMD64"}
+    if is_x86 and cpuinfo.exists() and "avx2" not in cpuinfo.read_text().split():
         raise ServiceError(
             "the ClickHouse server of chdb-core needs a CPU with AVX2, which this one has not: set "
             "HEADRACE_CLICKHOUSE_HOST and HEADRACE_CLICKHOUSE_PORT to a ClickHouse that runs elsewhere"

@@ -9,9 +9,8 @@ import base64
 import shutil
 import subprocess
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -74,8 +73,6 @@ Configuration:
 
 
 class KafkaBroker(Service):
-    name: ClassVar[str] = "kafka"
-
     def __init__(
         self,
         root: Path,
@@ -91,7 +88,11 @@ class KafkaBroker(Service):
     ) -> None:
         """`jars` is what `kafka_jars.fetch` returns. Ports are preferences: taken ones are replaced."""
         super().__init__(
-            root, log_dir=log_dir, start_timeout_s=start_timeout_s, stop_timeout_s=stop_timeout_s
+            root,
+            name="kafka",
+            log_dir=log_dir,
+            start_timeout_s=start_timeout_s,
+            stop_timeout_s=stop_timeout_s,
         )
         self.port = pick(port)
         self.controller_port = pick(controller_port, taken=(self.port,))
@@ -105,6 +106,10 @@ class KafkaBroker(Service):
         return f"{LOOPBACK}:{self.port}"
 
     bootstrap_servers = endpoint
+
+    @property
+    def ports(self) -> Mapping[str, int]:
+        return {"port": self.port, "controller_port": self.controller_port}
 
     @property
     def waits_for(self) -> str:

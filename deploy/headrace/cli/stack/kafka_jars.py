@@ -78,6 +78,8 @@ def fetch(cache: Path, *, report: Report, java_home: Path | None = None) -> Path
         fcntl.flock(lock, fcntl.LOCK_EX)
         # Another process may have fetched them while this one waited.
         if not is_whole(folder):
+            for scratch in cache.glob(f".{folder.name}-*"):
+                shutil.rmtree(scratch, ignore_errors=True)
             report("Maven resolves Kafka's jars (about 45 MB the first time)")
             _fetch_into(folder, report)
     return folder

@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 from headrace.cli.stack.process import ProcessId, spawn
 from headrace.schemas.errors import FatalError
@@ -31,18 +31,18 @@ class ServiceError(FatalError):
 class Service(ABC):
     """Not for several threads at once."""
 
-    name: ClassVar[str]
-
     def __init__(
         self,
         root: Path,
         *,
+        name: str,
         log_dir: Path | None = None,
         start_timeout_s: float = 60.0,
         stop_timeout_s: float = 15.0,
     ) -> None:
+        self.name = name
         self.root = root.resolve()
-        self.log_path = (log_dir.resolve() if log_dir else self.root / "logs") / f"{self.name}.log"
+        self.log_path = (log_dir.resolve() if log_dir else self.root / "logs") / f"{name}.log"
         self.start_timeout_s = start_timeout_s
         self.stop_timeout_s = stop_timeout_s
         self.startup_s = 0.0
@@ -59,6 +59,15 @@ class Service(ABC):
     @abstractmethod
     def waits_for(self) -> str:
         """What `start` waits for, in words for the person who waits."""
+
+    @property
+    def ports(self) -> Mapping[str, int]:
+        """The ports that it keeps over restarts, by the names of the constructor's arguments."""
+        return {}
+
+    @property
+    def cwd(self) -> Path:
+        return self.root
 
     @property
     def data_path(self) -> Path:
@@ -109,7 +118,7 @@ class Service(ABC):
         self._rotate_log()
         self._prepare()
         command = self._command()
-        self._process = spawn(command, cwd=self.root, log_path=self.log_path, env=self._environment())
+        self._process = spawn(command, cwd=self.cwd, log_path=self.log_path, env=self._environment())
         self._buried = False
         try:
             self._wait_ready(self._process, began + self.start_timeout_s)
