@@ -1,0 +1,198 @@
+-- What analysts read. FINAL leaves one row a key, the first in the log, merged or not (C11).
+CREATE OR REPLACE VIEW {database}.trajectories AS
+SELECT * EXCEPT (kafka_partition, kafka_offset, kafka_timestamp), kafka_timestamp AS finalized_at
+FROM {database}.trajectories_log FINAL;
+
+CREATE OR REPLACE VIEW {database}.transitions AS
+SELECT * EXCEPT (kafka_partition, kafka_offset, kafka_timestamp), kafka_timestamp AS finalized_at
+FROM {database}.transitions_log FINAL;
+
+-- A span is late if it came after its attempt was closed: it was not part of the verdict.
+CREATE OR REPLACE VIEW {database}.spans AS
+SELECT
+    s.* EXCEPT (kafka_partition, kafka_offset, kafka_timestamp),
+    (t.attempt_id != '' AND (s.sequence_id > ifNull(t.last_sequence_id, s.sequence_id) OR has(t.missing_sequence_ids, s.sequence_id))) AS late,
+    (toUnixTimestamp64Micro(s.end_time) - toUnixTimestamp64Micro(s.start_time)) / 1e6 AS duration_s,
+    s.kafka_timestamp AS logged_at
+FROM (SELECT * FROM {database}.spans_log FINAL WHERE kind != 'closed') AS s
+LEFT JOIN (SELECT rollout_id, attempt_id, last_sequence_id, missing_sequence_ids FROM {database}.trajectories_log FINAL) AS t
+    ON s.rollout_id = t.rollout_id AND s.attempt_id = t.attempt_id;
+
+CREATE OR REPLACE VIEW {database}.generations AS
+SELECT
+    rollout_id, attempt_id, sequence_id, span_id, agent, model, resource_name, resource_version, finish_reason,
+    length(prompt_token_ids) AS num_prompt_tokens, length(response_token_ids) AS num_response_tokens,
+    prompt_tokens, completion_tokens, untrainable_reason, request, response, prompt_token_ids,
+    response_token_ids, response_logprobs, sampling, choice_index, start_time, end_time, duration_s, late
+FROM {database}.spans
+WHERE has_generation;
+
+CREATE OR REPLACE VIEW {database}.rewards AS
+SELECT
+    r.* EXCEPT (kafka_partition, kafka_offset, kafka_timestamp),
+    (t.attempt_id != '' AND NOT has(t.reward_ids, r.reward_id)) AS late,
+    r.kafka_timestamp AS logged_at
+FROM (SELECT * FROM {database}.rewards_log FINAL WHERE kind != 'closed') AS r
+LEFT JOIN (SELECT rollout_id, attempt_id, reward_ids FROM {database}.trajectories_log FINAL) AS t
+    ON r.rollout_id = t.rollout_id AND r.attempt_id = t.attempt_id;
+
+-- Every attempt that anything is known of. The first terminal event in the log is its end (G7).
+CREATE OR REPLACE VIEW {database}.attempts AS
+SELECT
+    e.rollout_id AS rollout_id,
+    e.attempt_id AS attempt_id,
+    e.attempt AS attempt,
+    if(e.num_ends > 0, e.end_status, 'running') AS status,
+    multiIf(t.attempt_id = '' AND e.num_ends = 0, 'open', t.attempt_id = '', 'ended', t.accepted, 'accepted', 'rejected') AS state,
+    t.reason AS reason,
+    t.outcome AS outcome,
+    e.group_id AS group_id,
+    e.task_id AS task_id,
+    e.mode AS mode,
+    e.runner_id AS runner_id,
+    if(e.num_ends > 0, e.end_error, NULL) AS error,
+    t.last_sequence_id AS last_sequence_id,
+    t.num_events AS num_events,
+    t.missing_sequence_ids AS missing_sequence_ids,
+    t.num_transitions AS num_transitions,
+    t.num_trainable AS num_trainable,
+    greatest(e.num_ends, 1) - 1 AS num_late_ends,
+    e.started_at AS started_at,
+    e.ended_at AS ended_at,
+    if(t.attempt_id = '', NULL, t.kafka_timestamp) AS finalized_at
+FROM
+(
+    SELECT
+        rollout_id,
+        attempt_id,
+        max(attempt) AS attempt,
+        argMinIf(group_id, kafka_offset, kind = 'started') AS group_id,
+        argMinIf(task_id, kafka_offset, kind = 'started') AS task_id,
+        argMinIf(mode, kafka_offset, kind = 'started') AS mode,
+        argMinIf(runner_id, kafka_offset, kind = 'started') AS runner_id,
+        argMinIf(status, kafka_offset, kind = 'ended') AS end_status,
+        argMinIf(tuple(error), kafka_offset, kind = 'ended').1 AS end_error,
+        countIf(kind = 'ended') AS num_ends,
+        minOrNullIf(time, kind = 'started') AS started_at,
+        argMinOrNullIf(time, kafka_offset, kind = 'ended') AS ended_at
+    FROM {database}.attempts_log FINAL
+    GROUP BY rollout_id, attempt_id
+) AS e
+LEFT JOIN (SELECT * FROM {database}.trajectories_log FINAL) AS t
+    ON e.rollout_id = t.rollout_id AND e.attempt_id = t.attempt_id;
+
+-- One row a rollout, counted by distinct ids (C2), whether it was enqueued or only ran.
+CREATE OR REPLACE VIEW {database}.rollouts AS
+SELECT
+    rollout_id,
+    anyLast(group_id) AS group_id,
+    anyLast(task_id) AS task_id,
+    anyLast(mode) AS mode,
+    multiIf(max(is_cancelled) AND NOT max(state = 'accepted'), 'cancelled', max(state = 'accepted'), 'accepted',
+            countIf(attempt_id != '') = 0, 'queuing', max(state IN ('open', 'ended')), 'running', 'rejected') AS state,
+    argMaxIf(reason, attempt, attempt_id != '') AS reason,
+    countIf(attempt_id != '') AS num_attempts,
+    argMaxIf(outcome, attempt, state = 'accepted') AS outcome,
+    minOrNull(enqueued_at) AS enqueued_at,
+    minOrNull(started_at) AS started_at,
+    maxOrNull(ended_at) AS ended_at
+FROM
+(
+    SELECT rollout_id, group_id, task_id, toString(mode) AS mode, attempt_id, attempt, state, toString(reason) AS reason,
+           outcome, false AS is_cancelled, CAST(NULL, 'Nullable(DateTime64(6, \'UTC\'))') AS enqueued_at, started_at, ended_at
+    FROM {database}.attempts
+    UNION ALL
+    SELECT rollout_id, group_id, task_id, toString(mode) AS mode, '' AS attempt_id, 0 AS attempt, '' AS state, NULL AS reason,
+           NULL AS outcome, kind = 'cancel' AS is_cancelled, time AS enqueued_at, NULL AS started_at, NULL AS ended_at
+    FROM {database}.rollouts_log FINAL
+)
+GROUP BY rollout_id;
+
+-- One row a bad record, however many consumers met it. Keys and values are bytes.
+CREATE OR REPLACE VIEW {database}.dead_letters AS
+SELECT
+    topic, partition, offset,
+    groupUniqArray(toString(consumer)) AS consumers,
+    argMin(reason, kafka_offset) AS reason,
+    argMin(detail, kafka_offset) AS detail,
+    any(key_bytes) AS key_bytes,
+    any(value) AS value,
+    any(record_time) AS record_time,
+    min(kafka_timestamp) AS dead_at
+FROM {database}.dead_letters_log FINAL
+GROUP BY topic, partition, offset;
+
+CREATE OR REPLACE VIEW {database}.batches AS
+SELECT
+    batch_id,
+    any(num_shards) AS num_shards,
+    count() AS num_shards_seen,
+    any(manifest_hash) AS manifest_hash,
+    min(policy_version_min) AS policy_version_min,
+    max(policy_version_max) AS policy_version_max,
+    groupArrayArray(attempt_ids) AS attempt_ids,
+    sum(num_transitions) AS num_transitions,
+    min(time) AS time
+FROM {database}.batches_log FINAL
+GROUP BY batch_id;
+
+CREATE OR REPLACE VIEW {database}.resources AS
+SELECT * EXCEPT (kafka_partition, kafka_offset, kafka_timestamp) FROM {database}.resources_log FINAL;
+
+CREATE OR REPLACE VIEW {database}.train_steps AS
+SELECT * EXCEPT (kafka_partition, kafka_offset, kafka_timestamp) FROM {database}.train_steps_log FINAL;
+
+-- Analyses.
+CREATE OR REPLACE VIEW {database}.attempts_by_outcome AS
+SELECT status, state, ifNull(reason, '') AS reason, count() AS num_attempts, avg(outcome) AS mean_outcome
+FROM {database}.attempts
+GROUP BY status, state, reason
+ORDER BY num_attempts DESC;
+
+CREATE OR REPLACE VIEW {database}.reward_by_version AS
+SELECT
+    resource_name, resource_version,
+    uniqExact(attempt_id) AS num_attempts,
+    count() AS num_transitions,
+    avg(reward) AS mean_reward,
+    stddevPop(reward) AS std_reward,
+    sum(length(response_token_ids)) AS num_response_tokens
+FROM {database}.transitions
+WHERE accepted
+GROUP BY resource_name, resource_version
+ORDER BY resource_name, resource_version;
+
+CREATE OR REPLACE VIEW {database}.group_statistics AS
+SELECT
+    group_id,
+    any(group_size) AS group_size,
+    uniqExact(rollout_id) AS num_rollouts,
+    countIf(accepted) AS num_accepted,
+    avgIf(outcome, accepted) AS mean_outcome,
+    stddevPopIf(outcome, accepted) AS std_outcome
+FROM {database}.trajectories
+GROUP BY group_id;
+
+CREATE OR REPLACE VIEW {database}.token_throughput AS
+SELECT
+    toStartOfMinute(start_time) AS minute, model,
+    count() AS num_calls,
+    sum(num_prompt_tokens) AS num_prompt_tokens,
+    sum(num_response_tokens) AS num_response_tokens,
+    quantile(0.5)(duration_s) AS p50_s,
+    quantile(0.99)(duration_s) AS p99_s
+FROM {database}.generations
+GROUP BY minute, model
+ORDER BY minute;
+
+-- Weights version → batch → transition → span, in one row each.
+CREATE OR REPLACE VIEW {database}.lineage AS
+SELECT
+    v.name AS resource_name, v.version AS resource_version, batch_id, t.rollout_id AS rollout_id,
+    t.attempt_id AS attempt_id, t.step AS step, t.sequence_id AS sequence_id, s.span_id AS span_id,
+    t.resource_version AS behaviour_version, t.reward AS reward
+FROM (SELECT name, version, arrayJoin(trained_on) AS batch_id FROM {database}.resources) AS v
+INNER JOIN (SELECT batch_id, arrayJoin(attempt_ids) AS attempt_id FROM {database}.batches) AS b ON v.batch_id = b.batch_id
+INNER JOIN {database}.transitions AS t ON t.attempt_id = b.attempt_id
+LEFT JOIN (SELECT rollout_id, attempt_id, sequence_id, span_id FROM {database}.spans_log FINAL) AS s
+    ON s.rollout_id = t.rollout_id AND s.attempt_id = t.attempt_id AND s.sequence_id = t.sequence_id AND s.span_id = t.span_id;
