@@ -84,4 +84,7 @@ def _compare_records(
 
 
 def _short(schema: Any) -> str:  # noqa: ANN401
-    return str(schema.get("name") or schema.get("type")) if isinstance(schema, dict) else str(schema)
+    if not isinstance(schema, dict):
+        return str(schema)
+    name = str(schema.get("name") or schema["type"])
+    return f"{name} ({schema['logicalType']})" if "logicalType" in schema else name
