@@ -116,8 +116,9 @@ def _print_table(home: Path, state: StackState) -> None:
     pid = f" (pid {state.supervisor.pid})" if state.alive else ""
     console.print(f"{home}: {_phase(state)}{pid}", markup=False, highlight=False, soft_wrap=True)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("service", "state", "pid", "endpoint", "restarts", "data", "log"):
+    for heading in ("service", "state", "pid", "endpoint", "restarts", "data"):
         table.add_column(heading, no_wrap=True)
+    table.add_column("log", overflow="fold")
     for service in state.services:
         log = service.log_path
         table.add_row(

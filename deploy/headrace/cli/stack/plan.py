@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.cli.assets import asset
 from headrace.cli.stack.clickhouse import ClickHouseServer
 from headrace.cli.stack.kafka import KafkaBroker
 from headrace.cli.stack.kafka_jars import Report, fetch
@@ -44,7 +45,8 @@ def apply_topics(endpoints: Endpoints) -> None:
 def migrate(endpoints: Endpoints) -> None:
     from headrace.streams.clickhouse import migrate as apply  # noqa: PLC0415 - only `up` needs it
 
-    apply(ClickHouseSettings(host=endpoints.clickhouse_host, port=endpoints.clickhouse_port))
+    settings = ClickHouseSettings(host=endpoints.clickhouse_host, port=endpoints.clickhouse_port)
+    apply(settings, asset("clickhouse"))
 
 
 STEPS = (Step("Kafka topics", apply_topics), Step("ClickHouse migrations", migrate))

@@ -1,7 +1,8 @@
 """`headrace up`: start everything in order, watch it, restart what dies, stop everything in reverse order.
 
-Guarantees: one supervisor per home; ready means that every service answered and every step was done;
-nothing that it started outlives it, however it ends; data stays.
+Guarantees: one supervisor per home; ready means that every server answered, every step was done and every
+processor was started (one that then dies is started again, ever more slowly); nothing that it started
+outlives it, however it ends; data stays.
 """
 
 import os
@@ -67,6 +68,8 @@ class Supervisor:
         self._home = home.resolve()
         self._console = console
         self._plan: Plan | None = None
+        # Shown, and kept for the ports, until there is a plan.
+        self._past: tuple[ServiceState, ...] = ()
         self._children: list[_Child] = []
         self._phase = Phase.STARTING
         self._stopping = False
@@ -82,6 +85,7 @@ class Supervisor:
             try:
                 previous = load(self._home)
                 end_leftovers(previous)
+                self._past = _ended(previous)
                 self._save()
                 self._start_all(make_plan(previous))
                 self._watch()
@@ -108,7 +112,7 @@ class Supervisor:
                 step.run(plan.endpoints)
             self._say(f"{step.name}: done")
         for child in processors:
-            self._launch(child)
+            self._launch_or_retry(child)
         self._phase = Phase.READY
         self._save()
         at = plan.endpoints
@@ -147,10 +151,13 @@ class Supervisor:
             self._schedule_restart(child, notice)
         elif child.condition is Condition.RESTARTING and now >= child.restart_at:
             child.num_restarts += 1
-            try:
-                self._launch(child)
-            except ServiceError as error:
-                self._schedule_restart(child, str(error))
+            self._launch_or_retry(child)
+
+    def _launch_or_retry(self, child: _Child) -> None:
+        try:
+            self._launch(child)
+        except ServiceError as error:
+            self._schedule_restart(child, str(error))
 
     def _schedule_restart(self, child: _Child, notice: str) -> None:
         self._say(f"{notice}\n{child.service.name}: starts again in {child.backoff_s:g} s")
@@ -173,7 +180,7 @@ class Supervisor:
         self._save(error)
 
     def _save(self, error: str = "") -> None:
-        external = self._plan.external if self._plan else ()
+        external = self._plan.external if self._plan else self._past
         StackState(
             supervisor=self._me,
             phase=self._phase,
@@ -187,7 +194,9 @@ class Supervisor:
 
     @contextmanager
     def _stop_signals(self) -> Iterator[None]:
-        before = {number: signal.signal(number, self._on_signal) for number in _STOP_SIGNALS}
+        # What is ignored stays ignored: nohup, a shell's background job.
+        numbers = [number for number in _STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._on_signal) for number in numbers}
         try:
             yield
         finally:
@@ -203,6 +212,11 @@ class Supervisor:
             process = child.service.process_id
             if process is not None:
                 process.signal(signal.SIGKILL)
+
+
+def _ended(state: StackState | None) -> tuple[ServiceState, ...]:
+    update = {"condition": Condition.STOPPED, "process": None}
+    return tuple(service.model_copy(update=update) for service in (state.services if state else ()))
 
 
 def end_leftovers(state: StackState | None) -> None:
