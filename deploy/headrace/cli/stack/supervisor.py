@@ -113,12 +113,13 @@ class Supervisor:
             self._say(f"{step.name}: done")
         for child in processors:
             self._launch_or_retry(child)
-        self._phase = Phase.READY
-        self._save()
         at = plan.endpoints
         clickhouse = f"http://{at.clickhouse_host}:{at.clickhouse_port}"
         self._say(f"data, logs and state are in {self._home}")
         self._say(f"ready: Kafka {at.kafka_bootstrap_servers}, ClickHouse {clickhouse}")
+        # After the words: who waits for this phase shows them.
+        self._phase = Phase.READY
+        self._save()
 
     def _launch(self, child: _Child) -> None:
         """Start it and say so. Raises ServiceError."""
