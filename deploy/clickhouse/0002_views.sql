@@ -85,25 +85,25 @@ LEFT JOIN (SELECT * FROM {database}.trajectories_log FINAL) AS t
 CREATE OR REPLACE VIEW {database}.rollouts AS
 SELECT
     rollout_id,
-    anyLast(group_id) AS group_id,
-    anyLast(task_id) AS task_id,
-    anyLast(mode) AS mode,
-    multiIf(max(is_cancelled) AND NOT max(state = 'accepted'), 'cancelled', max(state = 'accepted'), 'accepted',
-            countIf(attempt_id != '') = 0, 'queuing', max(state IN ('open', 'ended')), 'running', 'rejected') AS state,
-    argMaxIf(reason, attempt, attempt_id != '') AS reason,
-    countIf(attempt_id != '') AS num_attempts,
-    argMaxIf(outcome, attempt, state = 'accepted') AS outcome,
-    minOrNull(enqueued_at) AS enqueued_at,
-    minOrNull(started_at) AS started_at,
-    maxOrNull(ended_at) AS ended_at
+    any(event.1) AS group_id,
+    any(event.2) AS task_id,
+    any(event.3) AS mode,
+    multiIf(countIf(event.6 = 'accepted') > 0, 'accepted', countIf(event.9) > 0, 'cancelled', countIf(event.4 != '') = 0, 'queuing',
+            countIf(event.6 IN ('open', 'ended')) > 0, 'running', 'rejected') AS state,
+    if(countIf(event.6 = 'accepted') > 0, NULL, argMaxIf(tuple(event.7), event.5, event.4 != '').1) AS reason,
+    countIf(event.4 != '') AS num_attempts,
+    anyIf(event.8, event.6 = 'accepted') AS outcome,
+    min(event.10) AS enqueued_at,
+    min(event.11) AS started_at,
+    max(event.12) AS ended_at
 FROM
 (
-    SELECT rollout_id, group_id, task_id, toString(mode) AS mode, attempt_id, attempt, state, toString(reason) AS reason,
-           outcome, false AS is_cancelled, CAST(NULL, 'Nullable(DateTime64(6, \'UTC\'))') AS enqueued_at, started_at, ended_at
+    SELECT rollout_id, (group_id, task_id, toString(mode), attempt_id, attempt, toString(state), CAST(reason, 'Nullable(String)'), outcome,
+        false, CAST(NULL, 'Nullable(DateTime64(6, \'UTC\'))'), started_at, ended_at) AS event
     FROM {database}.attempts
     UNION ALL
-    SELECT rollout_id, group_id, task_id, toString(mode) AS mode, '' AS attempt_id, 0 AS attempt, '' AS state, NULL AS reason,
-           NULL AS outcome, kind = 'cancel' AS is_cancelled, time AS enqueued_at, NULL AS started_at, NULL AS ended_at
+    SELECT rollout_id, (group_id, task_id, toString(mode), '', 0, '', CAST(NULL, 'Nullable(String)'), CAST(NULL, 'Nullable(Float64)'),
+        kind = 'cancel', CAST(time, 'Nullable(DateTime64(6, \'UTC\'))'), CAST(NULL, 'Nullable(DateTime64(6, \'UTC\'))'), CAST(NULL, 'Nullable(DateTime64(6, \'UTC\'))')) AS event
     FROM {database}.rollouts_log FINAL
 )
 GROUP BY rollout_id;

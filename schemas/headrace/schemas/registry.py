@@ -16,12 +16,13 @@ from headrace.schemas.versions import newest, read_lock, versions
 
 
 class WriterSchema:
-    """A schema found in data, by its id: which record it is, and fastavro's form of it."""
+    """A schema found in data, by its id: which record it is, as JSON, and in fastavro's form."""
 
-    __slots__ = ("parsed", "record")
+    __slots__ = ("parsed", "record", "source")
 
-    def __init__(self, record: str, parsed: Any) -> None:  # noqa: ANN401  fastavro's own
+    def __init__(self, record: str, source: Any, parsed: Any) -> None:  # noqa: ANN401  JSON; fastavro's own
         self.record = record
+        self.source = source
         self.parsed = parsed
 
 
@@ -51,7 +52,7 @@ class LockedIds:
                 if entry is None:
                     raise FatalError(f"{record} {version.version} has no id: run `headrace schemas lock`")
                 self._ids[record] = entry["id"]
-                self._schemas[entry["id"]] = WriterSchema(record, version.parsed)
+                self._schemas[entry["id"]] = WriterSchema(record, version.source, version.parsed)
 
     def id_for(self, record: str, topic: str) -> int:  # noqa: ARG002  ids don't depend on the topic here
         return self._ids[record]
@@ -121,8 +122,8 @@ def _parse(schema_id: int, schema: Any) -> WriterSchema:  # noqa: ANN401  conflu
         for version in versions(record) if record in RECORDS else ():
             if version.source == source:
                 # The very object: the codec then reads without resolving one schema into another.
-                return WriterSchema(record, version.parsed)
-        return WriterSchema(record, fastavro.parse_schema(source))
+                return WriterSchema(record, version.source, version.parsed)
+        return WriterSchema(record, source, fastavro.parse_schema(source))
     except Exception as error:  # noqa: BLE001  whatever JSON Schema or Protobuf makes of this
         raise BadRecordError(
             f"schema id {schema_id} is not an Avro record that can be read: {type(error).__name__}"

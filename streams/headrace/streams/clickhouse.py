@@ -10,18 +10,21 @@ from typing import Any, NamedTuple
 
 import clickhouse_connect
 from clickhouse_connect.driver.client import Client
-from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
+from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from headrace.schemas.errors import FatalError, RetryableError
 from headrace.streams.settings import ClickHouseSettings
 
 _CODE = re.compile(r"code:? (\d+)", re.IGNORECASE)
 
-INCORRECT_DATA = frozenset({117, 395, 469})
-"""Incorrect data, a throwIf of ours, a violated constraint."""
+INCORRECT_DATA = frozenset({117, 131, 190, 349, 395, 469})
+"""Incorrect data, arrays of unequal sizes, a throwIf of ours, a violated constraint and the like."""
 _CPP_EXCEPTION = 1001
-_OUR_FAULT = frozenset({8, 10, 16, 20, 43, 44, 46, 47, 50, 60, 62, 81, 115, 192, 193, 194, 386, 497, 516})
-"""Names, types, syntax and rights: no retry and no other record will do better."""
+_TROUBLE = frozenset(
+    {74, 75, 76, 95, 96, 99, 101, 107, 159, 160, 164, 173, 198, 201, 202, 203, 204, 209, 210, 236, 241}
+    | {242, 243, 252, 279, 285, 286, 290, 319, 394, 415, 425, 439, 606, 659, 667, 668, 677, 733, 999, 1000}
+)
+"""Disk, memory, network, limits, shutdown: the same statement may do well later."""
 
 
 class ClickHouseUnavailableError(RetryableError):
@@ -72,7 +75,7 @@ def translate(error: Exception, settings: ClickHouseSettings) -> Exception:
     text = str(error)
     if code in INCORRECT_DATA or (code == _CPP_EXCEPTION and "avro::Exception" in text):
         return RefusedDataError(text)
-    if isinstance(error, DatabaseError) and code in _OUR_FAULT:
+    if code is not None and code not in _TROUBLE:
         return ClickHouseRefusedError(f"ClickHouse at {settings.host}:{settings.port} refused: {text}")
     return ClickHouseUnavailableError(f"ClickHouse at {settings.host}:{settings.port}: {text}")
 
