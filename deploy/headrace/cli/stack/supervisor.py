@@ -132,9 +132,9 @@ class Supervisor:
             service.start()
         child.condition = Condition.RUNNING
         child.started_at = time.monotonic()
-        self._save()
         at = f" at {service.endpoint}" if service.endpoint else ""
         self._say(f"{service.name}: running{at}, pid {service.pid}, after {service.startup_s:.1f} s")
+        self._save()
 
     def _watch(self) -> None:
         while True:
