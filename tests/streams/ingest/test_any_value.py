@@ -88,7 +88,7 @@ values = st.recursive(
 )
 
 
-def encode(value: Any) -> dict[str, Any]:
+def encode(value: Any) -> dict[str, Any]:  # noqa: PLR0911  a table
     """As an exporter would write it."""
     match value:
         case None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, KafkaError, TopicPartition
+from tests.streams.ingest.lines import line, user
 
 from headrace.cli.ingest_commands import DEMO_FILES, ingest
 from headrace.cli.stack.kafka import KafkaBroker
@@ -15,7 +16,6 @@ from headrace.streams.client.admin import apply_topics
 from headrace.streams.ingest.bad_input import BadInputError
 from headrace.streams.ingest.source import Source
 from headrace.streams.settings import KafkaSettings
-from tests.streams.ingest.lines import line, user
 
 
 def run(*arguments: str | Path) -> Result:

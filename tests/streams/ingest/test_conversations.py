@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.streams.ingest.lines import assistant, user
 
 from headrace.streams.ingest.conversations import (
     Conversation,
@@ -13,7 +14,6 @@ from headrace.streams.ingest.conversations import (
     comparable,
     prefix_digests,
 )
-from tests.streams.ingest.lines import assistant, user
 
 
 class Named(Conversation):

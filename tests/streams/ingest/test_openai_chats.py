@@ -2,11 +2,11 @@ import json
 from typing import Any
 
 import pytest
+from tests.streams.ingest.lines import CREATED, assistant, choice, exchange, line, user
 
 from headrace.schemas.records import AttemptEvent, Record, Reward, Span
 from headrace.streams.ingest.bad_input import MalformedError
 from headrace.streams.ingest.openai_chats import ChatImport, Grouping
-from tests.streams.ingest.lines import CREATED, assistant, choice, exchange, line, user
 
 
 def read(*lines: str, group: Grouping = "conversation", window: int = 100) -> list[Record]:
@@ -154,18 +154,16 @@ def test_other_members_of_a_line_stay_as_attributes() -> None:
     assert span.generation.agent == "a"
 
 
-def test_an_attempt_without_reward_waits_for_none() -> None:
-    started = [r for r in read(line([user("hi")])) if isinstance(r, AttemptEvent) and r.origin]
-    (event,) = started
-    assert event.origin is not None
-    assert event.origin.group_id == event.rollout_id
-    assert event.origin.accept == ("succeeded",)
-    assert event.origin.reward_grace_s == 0.0
-
-
-def test_an_attempt_with_a_reward_gives_it_time_to_arrive() -> None:
-    events = [r for r in read(line([user("hi")], reward=0)) if isinstance(r, AttemptEvent) and r.origin]
-    assert [event.origin.reward_grace_s for event in events if event.origin] == [30.0]
+@pytest.mark.parametrize("beside", [{}, {"reward": 0}, {"rewards": [1]}])
+def test_nothing_waits_for_a_reward_since_those_there_are_have_sequence_ids(beside: dict[str, Any]) -> None:
+    records = read(line([user("hi")], **beside))
+    (started,) = (r for r in records if isinstance(r, AttemptEvent) and r.origin)
+    assert started.origin is not None
+    assert started.origin.group_id == started.rollout_id
+    assert started.origin.accept == ("succeeded",)
+    assert started.origin.reward_grace_s == 0.0
+    assert [r.sequence_id for r in records if isinstance(r, Reward)] == [2] * len(beside)
+    assert ended(records)[0].last_sequence_id == 1 + len(beside)
 
 
 FIRST = [user("a")]

@@ -3,12 +3,14 @@ import json
 from typing import Any
 
 import pytest
+from tests.streams.ingest.lines import SPAN, TRACE, attributes, request, span, strings
 
 from headrace.schemas.records import Span
 from headrace.streams.ingest.bad_input import MalformedError
 from headrace.streams.ingest.otlp import BadSpan, ReadSpan, read_request
 from headrace.streams.ingest.proto_json import snake_case
-from tests.streams.ingest.lines import SPAN, TRACE, attributes, request, span, strings
+
+SOME_ID = "0197a158-67d8-72a2-9762-31e13ace8b33"
 
 
 def read(value: Any) -> list[ReadSpan | BadSpan]:
@@ -119,7 +121,7 @@ def test_status_codes_are_numbers_or_names(status: Any, expected: str) -> None:
 
 
 def test_ids_in_base64_as_protobuf_itself_would_write_them_are_read() -> None:
-    ids = {
+    ids: dict[str, Any] = {
         "traceId": base64.b64encode(bytes.fromhex(TRACE)).decode(),
         "spanId": base64.b64encode(bytes.fromhex(SPAN)).decode(),
     }
@@ -139,15 +141,15 @@ def test_scopes_by_their_old_name_are_read() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("headrace.rollout_id", "0197A158-67D8-72A2-9762-31e13ace8b33", ("0197a158-67d8-72a2-9762-31e13ace8b33", None, None)),
+        ("headrace.rollout_id", SOME_ID.upper(), (SOME_ID, None, None)),
         ("headrace.rollout_id", "0197a158-67d8-42a2-9762-31e13ace8b33", (None, None, None)),
-        ("headrace.attempt_id", "0197a158-67d8-72a2-9762-31e13ace8b33", (None, "0197a158-67d8-72a2-9762-31e13ace8b33", None)),
+        ("headrace.attempt_id", SOME_ID, (None, SOME_ID, None)),
         ("headrace.attempt_id", "mine", (None, None, None)),
         ("headrace.sequence_id", "12", (None, None, 12)),
         ("headrace.sequence_id", "0", (None, None, None)),
         ("headrace.sequence_id", "first", (None, None, None)),
     ],
-)  # fmt: skip
+)
 def test_headraces_own_ids_count_where_they_are_valid(
     name: str, value: str, expected: tuple[Any, ...]
 ) -> None:

@@ -3,12 +3,12 @@ import json
 from typing import Any
 
 import pytest
+from tests.streams.ingest.lines import SPAN, TRACE, attributes, request, span, strings
 
 from headrace.schemas.records import AttemptEvent, Record, Span
 from headrace.streams.ingest.bad_input import MalformedError
 from headrace.streams.ingest.otlp import BadSpan
 from headrace.streams.ingest.otlp_traces import TraceImport
-from tests.streams.ingest.lines import SPAN, TRACE, attributes, request, span, strings
 
 OTHER_TRACE = "0af7651916cd43dd8448eb211c80319c"
 ATTEMPT = "0197a158-67d8-72a2-9762-31e13ace8b33"

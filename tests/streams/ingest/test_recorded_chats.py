@@ -8,6 +8,7 @@ from headrace.schemas.codec import Codec
 from headrace.schemas.records import AttemptEvent, Record, Reward, Span
 from headrace.streams.ingest.bad_input import BadInputError
 from headrace.streams.ingest.source import Source
+from headrace.streams.processors.progress import Progress
 
 
 def read(*paths: Path) -> list[Record]:
@@ -29,7 +30,8 @@ def assert_attempts_are_complete(records: list[Record]) -> None:
     for attempt in attempts:
         started, ended = (event for event in events if event.attempt_id == attempt)
         assert (started.kind, ended.kind) == ("started", "ended")
-        ids = [span.sequence_id for span in spans_of(records) if span.attempt_id == attempt]
+        numbered = (record for record in records if isinstance(record, Span | Reward))
+        ids = [record.sequence_id for record in numbered if record.attempt_id == attempt]
         assert ended.last_sequence_id is not None
         assert ids == list(range(1, ended.last_sequence_id + 1))
     assert {span.attempt_id for span in spans_of(records)} == attempts
@@ -108,6 +110,23 @@ def test_a_file_read_twice_says_the_same_g4(recorded_chats: Path, tmp_path: Path
     copy = tmp_path / "another name.jsonl"
     copy.write_bytes(recorded_chats.read_bytes())
     assert read(recorded_chats) == read(copy)
+
+
+def test_the_assembler_waits_for_nothing_after_an_imported_attempt() -> None:
+    attempts: dict[str, Progress] = {}
+    for offset, record in enumerate(read(*DEMO_FILES)):
+        assert isinstance(record, AttemptEvent | Span | Reward)
+        progress = attempts.setdefault(record.attempt_id, Progress(record.rollout_id, record.attempt_id))
+        match record:
+            case AttemptEvent():
+                progress.add_event(offset, record)
+            case Span():
+                progress.add_span(offset, record)
+            case Reward():
+                progress.add_reward(offset, record)
+    assert len(attempts) == 15
+    assert all(progress.is_ready() and not progress.missing() for progress in attempts.values())
+    assert sum(progress.outcome_offset() is not None for progress in attempts.values()) == 8
 
 
 def test_demo_files_read_whole_and_the_same_each_time() -> None:

@@ -5,12 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.streams.ingest.lines import line, request, span, user
 
 from headrace.schemas.errors import FatalError
 from headrace.schemas.records import AttemptEvent, DeadLetter, Record, Span
 from headrace.streams.ingest.bad_input import BadInputError
 from headrace.streams.ingest.source import Format, Source, detect
-from tests.streams.ingest.lines import line, request, span, user
 
 CHAT = line([user("hi")])
 OTHER_CHAT = line([user("ho")])

@@ -1,0 +1,1 @@
+"""Recorded traces from elsewhere, made into headrace's own records."""
