@@ -27,7 +27,14 @@ def wait_until(condition: Callable[[], bool], *, what: str, timeout_s: float = 3
 class Log:
     """The topics of one test, read and written by ordinary clients."""
 
-    def __init__(self, bootstrap_servers: str, prefix: str, *, partitions: int = PARTITIONS) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        prefix: str,
+        *,
+        partitions: int = PARTITIONS,
+        with_out: bool = True,
+    ) -> None:
         self.bootstrap_servers = bootstrap_servers
         self.prefix = prefix
         self.group = f"{prefix}-pairing"
@@ -38,7 +45,8 @@ class Log:
         self.partitions = partitions
         self._base = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
         admin = AdminClient(self._base)
-        topics = [NewTopic(topic, partitions, 1) for topic in (*self.sources, self.out)]
+        names = [*self.sources, self.out] if with_out else self.sources
+        topics = [NewTopic(topic, partitions, 1) for topic in names]
         for created in admin.create_topics([*topics, NewTopic(self.ticks, 1, 1)]).values():
             created.result()
         self._committed = Consumer({**self._base, "group.id": self.group, "enable.auto.commit": False})

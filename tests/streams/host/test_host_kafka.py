@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 from confluent_kafka import Producer
 from tests.streams.host.harness import PARTITIONS, HostProcess, Log, wait_until
 
+from headrace.cli.stack import ports
 from headrace.cli.stack.kafka import KafkaBroker
 
 pytestmark = pytest.mark.integration
@@ -106,6 +108,56 @@ def test_a_frozen_process_ends_itself(log: Log, host: Callable[..., HostProcess]
     worker.start()
     assert worker.wait() == 70
     assert sum(log.committed().values()) == 0
+
+
+def test_a_process_that_gets_nothing_done_ends_itself(
+    kafka: KafkaBroker, topic_prefix: str, tmp_path: Path
+) -> None:
+    """The broker answers, and the outputs wait for their topic."""
+    log = Log(kafka.bootstrap_servers, topic_prefix, with_out=False)
+    worker = HostProcess(log, tmp_path, watchdog_s=4)
+    log.publish_pairs(range(10))
+    worker.start()
+    try:
+        assert worker.wait() == 70
+    finally:
+        worker.kill()
+        log.close()
+    assert "no progress" in worker.said()
+
+
+def test_a_restart_within_the_session_of_a_static_member(log: Log, host: Callable[..., HostProcess]) -> None:
+    worker = host(instance_id="one", session_timeout_s=25, batch_max_records=100)
+    log.publish_pairs(range(10_000))
+    worker.start()
+    wait_until(partial(reached, log, 200), what="200 outputs")
+    worker.kill()
+    worker.start()
+    wait_until(lambda: log.lag() == 0, what="lag zero", timeout_s=15)
+    assert_complete(log)
+    assert worker.terminate() == 0
+
+
+def test_metrics(log: Log, host: Callable[..., HostProcess]) -> None:
+    port = ports.pick(None)
+    worker = host(metrics_port=port)
+    log.publish([("a", b"k1", b"ignore")] * 7)
+    worker.start()
+
+    def value(name: str) -> float:
+        try:
+            text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+        except httpx.TransportError:
+            return -1.0
+        found = [line for line in text.splitlines() if line.startswith(name + "{")]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in found) if found else -1.0
+
+    wait_until(lambda: value("headrace_host_records_total") == 7, what="seven records counted")
+    wait_until(lambda: value("headrace_host_lag_records") == 0, what="no lag")
+    assert value("headrace_host_lag_seconds") == 0
+    assert value("headrace_host_partitions") == PARTITIONS
+    wait_until(lambda: value("headrace_host_outputs_total") >= 1, what="a tick")
+    assert worker.terminate() == 0
 
 
 def test_ignored_records_are_committed_too(log: Log, host: Callable[..., HostProcess]) -> None:
