@@ -1,6 +1,7 @@
-"""The `headrace` command.
+"""The `headrace` command: what there is, in which group, and how errors are shown.
 
-A command's module is imported when the command is used, so that a small install starts fast and whole.
+A command's module is imported when the command is used, so that `headrace --help` stays quick and a
+small install starts whole. Our own errors end as one message and exit status 1.
 """
 
 from importlib import import_module
@@ -10,13 +11,55 @@ import click
 from headrace.schemas.errors import HeadraceError
 
 COMMANDS = {
+    "assembler": "headrace.cli.processor_commands:assembler",
+    "dead-letters": "headrace.cli.dead_letter_commands:dead_letters",
+    "demo": "headrace.cli.demo_commands:demo",
     "down": "headrace.cli.stack_commands:down",
     "fetch-kafka": "headrace.cli.stack_commands:fetch_kafka",
+    "ingest": "headrace.cli.ingest_commands:ingest",
+    "lag": "headrace.cli.lag_commands:lag",
+    "migrate": "headrace.cli.sql_commands:migrate",
     "schemas": "headrace.cli.schema_commands:schemas",
+    "sink": "headrace.cli.processor_commands:sink",
+    "sql": "headrace.cli.sql_commands:sql",
     "status": "headrace.cli.stack_commands:status",
+    "topics": "headrace.cli.topic_commands:topics",
     "up": "headrace.cli.stack_commands:up",
 }
 """Where each command is."""
+
+SUMMARIES = {
+    "Local stack": {
+        "up": "Start Kafka, ClickHouse and the processors on this machine.",
+        "down": "Stop them. The data stays.",
+        "status": "Show what runs, where, and how large it is.",
+        "demo": "Run the whole pipeline on traces, and account for every record.",
+        "fetch-kafka": "Fetch Kafka's jars by Maven.",
+    },
+    "Data": {
+        "ingest": "Publish recorded traces: OpenAI chats, OTLP/JSON.",
+        "sql": "Ask ClickHouse: a query, a file, or at a prompt.",
+        "migrate": "Bring ClickHouse's tables and views up to date.",
+    },
+    "Processors": {
+        "assembler": "Turn the events of attempts into trajectories.",
+        "sink": "Write every topic to ClickHouse.",
+    },
+    "Topics and records": {
+        "topics": "Create, check and describe the Kafka topics.",
+        "lag": "Show how many records the processors are behind.",
+        "dead-letters": "List, show and replay the records that failed.",
+        "schemas": "List, lock and check the Avro schemas.",
+    },
+}
+"""What `--help` shows, in its order: the commands' own words would cost their imports."""
+
+_OTHERS = "More"
+_LOCAL = "local"
+_EXTRAS = dict.fromkeys(
+    ["clickhouse_connect", "cramjam", "faust", "prometheus_client", "prompt_toolkit", "rocksdict"], "streams"
+)
+"""The extra that brings what the core install lacks, where that is not `local`."""
 
 
 class _Group(click.Group):
@@ -32,21 +75,48 @@ class _Group(click.Group):
         try:
             command: click.Command = getattr(import_module(module), attribute)
         except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] == "headrace":
+            missing = (error.name or "").partition(".")[0]
+            if missing == "headrace":
                 raise
-            return _unavailable(cmd_name, error.name)
+            return _unavailable(cmd_name, missing)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, COMMANDS))
+        shown = {name for summaries in SUMMARIES.values() for name in summaries}
+        others = {
+            name: command.get_short_help_str(formatter.width)
+            for name in self.list_commands(ctx)
+            if name not in shown and (command := self.get_command(ctx, name))
+        }
+        for section, summaries in (SUMMARIES | {_OTHERS: others}).items():
+            rows = [(name.ljust(width), words) for name, words in summaries.items() if name in COMMANDS]
+            if rows:
+                with formatter.section(section):
+                    formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except HeadraceError as error:
+            if ctx.params["debug"]:
+                raise
             raise click.ClickException(str(error)) from error
+        except ModuleNotFoundError as error:
+            missing = (error.name or "").partition(".")[0]
+            if missing not in _EXTRAS or ctx.params["debug"]:
+                raise
+            raise click.ClickException(_needs(missing)) from error
 
 
-def _unavailable(name: str, module: str | None) -> click.Command:
-    """Stands for a command whose packages are not installed, also in the list of commands."""
-    words = f"Needs {module}, which is not installed: pip install 'headrace[local]'."
+def _needs(module: str) -> str:
+    extra = _EXTRAS.get(module, _LOCAL)
+    return f"Needs {module}, which is not installed: pip install 'headrace[{extra}]'."
+
+
+def _unavailable(name: str, module: str) -> click.Command:
+    """Stands for a command whose packages are not installed."""
+    words = _needs(module)
 
     def refuse() -> None:
         raise click.ClickException(words)
@@ -56,4 +126,12 @@ def _unavailable(name: str, module: str | None) -> click.Command:
     return click.Command(name, callback=refuse, help=words, context_settings=anything)
 
 
-main = _Group("headrace", help="Event streaming on Kafka that trains LLM agents while they work.")
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="headrace", message="%(prog)s %(version)s")
+@click.option("--debug", is_flag=True, envvar="HEADRACE_DEBUG", help="Show the traceback of an error.")
+def main(*, debug: bool) -> None:
+    """Event streaming on Kafka that trains LLM agents while they work.
+
+    Commands find Kafka and ClickHouse by HEADRACE_KAFKA_* and HEADRACE_CLICKHOUSE_*; where these are not
+    set, in the local stack of $HEADRACE_HOME (./.headrace).
+    """

@@ -48,7 +48,7 @@ class Applied(NamedTuple):
 
 
 def admin_client(settings: KafkaSettings) -> AdminClient:
-    return AdminClient({"client.id": "headrace-admin"} | settings.librdkafka())
+    return AdminClient({"client.id": "headrace-admin", "log_level": 2} | settings.librdkafka())
 
 
 def describe_topics(settings: KafkaSettings) -> list[TopicStatus]:

@@ -52,6 +52,8 @@ class Publisher:
         self._producer = Producer(
             {
                 "client.id": "headrace-publisher",
+                # Its retries would fill stderr while Kafka is away; what they lead to is an error of ours.
+                "log_level": 2,
                 "acks": "all",
                 "enable.idempotence": True,
                 "compression.type": "zstd",

@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from headrace.schemas.codec import Codec
 from headrace.schemas.errors import BadRecordError
@@ -33,15 +34,16 @@ Event = AttemptEvent | Span | Reward
 
 _OPEN = b"o"
 _FINISHED = b"f"
+_EXPIRY = b"e"
 _ENTRY = struct.Struct(">QI")
 _SWEEP_EVERY_MS = 60_000
 _SWEEP_LIMIT = 2000
 
 
-class AssemblerSettings(BaseModel):
-    """How long the assembler waits, in seconds."""
+class AssemblerSettings(BaseSettings):
+    """How long the assembler waits, in seconds. Environment: `HEADRACE_ASSEMBLER_*`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(env_prefix="HEADRACE_ASSEMBLER_", frozen=True, extra="forbid")
 
     straggler_grace_s: float = Field(default=10.0, ge=0)
     """After an attempt's end, for sequence ids that have not come yet."""
@@ -162,7 +164,9 @@ class Assembler:
             self._touch(partition, attempt_id)
             return None
         trajectory = self._decide(progress, attempt_id, fresh, state)
+        finished_ms = max(record.timestamp_ms for record, _ in events)
         state.put(_FINISHED + attempt_id.encode(), b"")
+        state.put(_EXPIRY + finished_ms.to_bytes(8, "big") + attempt_id.encode(), b"")
         del self._open[partition][attempt_id]
         self._waiting[partition].pop(attempt_id, None)
         return trajectory
@@ -294,12 +298,13 @@ class Assembler:
         self._swept_at[partition] = now_ms
         horizon_ms = now_ms - int(self.settings.finished_retention_s * 1000)
         old: list[bytes] = []
-        for key, _ in state.scan(_FINISHED):  # attempt ids are UUIDv7: the oldest come first
-            if len(old) == _SWEEP_LIMIT or uuid7_time_ms(key[1:].decode()) >= horizon_ms:
+        for key, _ in state.scan(_EXPIRY):  # by time of finishing, in the log's time: the oldest come first
+            if len(old) == _SWEEP_LIMIT or int.from_bytes(key[1:9], "big") >= horizon_ms:
                 break
             old.append(key)
         for key in old:
             state.delete(key)
+            state.delete(_FINISHED + key[9:])
         self.counts["forgotten"] += len(old)
 
     def _chunks(

@@ -17,14 +17,16 @@ from headrace.streams.settings import ClickHouseSettings, KafkaSettings
 log = structlog.get_logger("headrace.sink")
 
 
-def run(kafka: KafkaSettings, clickhouse: ClickHouseSettings, settings: SinkSettings) -> None:
+def run(
+    kafka: KafkaSettings, clickhouse: ClickHouseSettings, settings: SinkSettings, codec: Codec | None = None
+) -> None:
     """Run until SIGTERM or SIGINT; FatalError when somebody has to change something first."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     if settings.metrics_port is not None:
         start_http_server(settings.metrics_port, addr="127.0.0.1")
-    codec = Codec()
+    codec = codec or Codec()
 
     def new_writer() -> ClickHouseWriter:
         return ClickHouseWriter(connect(clickhouse), clickhouse, codec)
