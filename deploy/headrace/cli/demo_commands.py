@@ -31,7 +31,8 @@ GRACE_S = 2.0
 
 STORY = {
     "Attempts by outcome and reason": """\
-SELECT status, state, reason, num_attempts, round(mean_outcome, 3) AS mean_outcome FROM attempts_by_outcome""",
+SELECT status, state, reason, num_attempts AS attempts, round(mean_outcome, 3) AS mean_outcome
+FROM attempts_by_outcome""",
     "Transitions": """\
 SELECT accepted, trainable, count() AS transitions, sum(length(response_token_ids)) AS response_tokens,
        round(avg(reward), 3) AS mean_reward

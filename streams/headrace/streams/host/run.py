@@ -47,6 +47,8 @@ def run(
     """
     for name in ("faust", "mode", "aiokafka"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    # To aiokafka every rebalance is a warning.
+    logging.getLogger("aiokafka.consumer.group_coordinator").setLevel(logging.ERROR)
     try:
         with _serving_metrics(settings):
             return asyncio.run(_run(processor, kafka, settings, metrics or HostMetrics(processor.name)))
