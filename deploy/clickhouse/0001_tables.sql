@@ -39,7 +39,6 @@ CREATE TABLE IF NOT EXISTS {database}.tasks_log
     kafka_timestamp DateTime64(3, 'UTC'),
     log_rank UInt64 MATERIALIZED 18446744073709551615 - toUInt64(kafka_offset),
     rollout_id String CODEC(ZSTD(1)),
-    attempt_id String CODEC(ZSTD(1)),
     attempt Int32,
     group_id String CODEC(ZSTD(1)),
     group_size Int32,
@@ -57,11 +56,37 @@ CREATE TABLE IF NOT EXISTS {database}.tasks_log
     resources Map(LowCardinality(String), Int64),
     metadata Map(LowCardinality(String), String),
     time DateTime64(6, 'UTC'),
-    CONSTRAINT rollout_id_is_uuidv7 CHECK match(rollout_id, '^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$'),
-    CONSTRAINT attempt_id_is_uuidv7 CHECK match(attempt_id, '^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$')
+    CONSTRAINT rollout_id_is_uuidv7 CHECK match(rollout_id, '^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$')
 )
 ENGINE = ReplacingMergeTree(log_rank)
-ORDER BY (rollout_id, attempt_id)
+ORDER BY (rollout_id, attempt)
+SETTINGS non_replicated_deduplication_window = 10000;
+
+CREATE TABLE IF NOT EXISTS {database}.rollout_states_log
+(
+    kafka_partition Int32,
+    kafka_offset Int64,
+    kafka_timestamp DateTime64(3, 'UTC'),
+    log_rank UInt64 MATERIALIZED 18446744073709551615 - toUInt64(kafka_offset),
+    rollout_id String CODEC(ZSTD(1)),
+    group_id String CODEC(ZSTD(1)),
+    group_size Int32,
+    task_id String,
+    mode LowCardinality(String),
+    state LowCardinality(String),
+    is_final Bool,
+    attempt Int32,
+    attempt_id Nullable(String),
+    attempt_status LowCardinality(Nullable(String)),
+    error Nullable(String) CODEC(ZSTD(1)),
+    revision Int32,
+    metadata Map(LowCardinality(String), String),
+    time DateTime64(6, 'UTC'),
+    CONSTRAINT known_state CHECK state IN ('queuing', 'preparing', 'running', 'requeuing', 'succeeded', 'failed', 'cancelled'),
+    CONSTRAINT rollout_id_is_uuidv7 CHECK match(rollout_id, '^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$')
+)
+ENGINE = ReplacingMergeTree(log_rank)
+ORDER BY (rollout_id, revision)
 SETTINGS non_replicated_deduplication_window = 10000;
 
 CREATE TABLE IF NOT EXISTS {database}.attempts_log
@@ -86,6 +111,7 @@ CREATE TABLE IF NOT EXISTS {database}.attempts_log
     accept Array(LowCardinality(String)),
     reward_grace_s Float64,
     agents Array(LowCardinality(String)),
+    dispatched Bool,
     time DateTime64(6, 'UTC'),
     CONSTRAINT known_kind CHECK kind IN ('started', 'heartbeat', 'ended'),
     CONSTRAINT status_fits_kind CHECK (kind = 'ended') = (status IN ('succeeded', 'failed', 'timeout', 'unresponsive', 'cancelled')),

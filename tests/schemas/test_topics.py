@@ -58,7 +58,7 @@ def test_the_broker_settings_hold_what_records_need(spec: TopicSpec) -> None:
 
 def test_one_rollout_lives_in_one_partition_number() -> None:
     shared = {spec.name: spec.partitions for spec in topic_specs().values() if spec.copartitioned}
-    assert set(shared) == {"rollouts", "attempts", "spans", "rewards"}
+    assert set(shared) == {"rollouts", "rollout-states", "attempts", "spans", "rewards"}
     assert len(set(shared.values())) == 1
     assert all(topic_specs()[name].key == "rollout_id" for name in shared)
     assert topic_specs()["tasks"].partitions > shared["rollouts"]

@@ -6,7 +6,7 @@ from headrace.schemas.records.batch import BatchShard
 from headrace.schemas.records.dead_letter import DeadLetter, RecordHeader
 from headrace.schemas.records.resource import ResourceVersion
 from headrace.schemas.records.reward import OUTCOME, Reward
-from headrace.schemas.records.rollout import AttemptTask, RolloutCommand, RolloutConfig
+from headrace.schemas.records.rollout import AttemptTask, RolloutCommand, RolloutConfig, RolloutState
 from headrace.schemas.records.span import Generation, Span, SpanEvent, SpanLink
 from headrace.schemas.records.train_step import TrainStep
 from headrace.schemas.records.trajectory import GivenReward, Trajectory, Transition
@@ -21,6 +21,7 @@ RECORDS: dict[str, type[Record]] = {
         ResourceVersion,
         Reward,
         RolloutCommand,
+        RolloutState,
         Span,
         TrainStep,
         Trajectory,
@@ -44,6 +45,7 @@ __all__ = [
     "Reward",
     "RolloutCommand",
     "RolloutConfig",
+    "RolloutState",
     "Span",
     "SpanEvent",
     "SpanLink",

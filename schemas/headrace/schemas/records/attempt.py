@@ -19,6 +19,8 @@ class AttemptOrigin(Part):
     accept: tuple[AttemptOutcome, ...] = ("succeeded",)
     reward_grace_s: Seconds = 30.0
     agents: tuple[str, ...] = ()
+    dispatched: bool = False
+    """The dispatcher keeps its deadlines."""
 
 
 class AttemptEvent(Record):

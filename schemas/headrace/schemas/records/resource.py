@@ -6,7 +6,10 @@ from headrace.schemas.records.base import Count, Identifier, Record, Timestamp
 
 
 class ResourceVersion(Record):
-    """Versions of a name only go up. It is published only when its files are complete."""
+    """Versions of a name only go up. It is published only when its files are complete.
+
+    The key names the version too, so that compaction keeps what runs are pinned to.
+    """
 
     key_field: ClassVar[str] = "name"
 
@@ -25,3 +28,7 @@ class ResourceVersion(Record):
     parent_version: Count | None = None
     metadata: dict[str, str] = {}
     time: Timestamp
+
+    @property
+    def key(self) -> bytes:
+        return f"{self.name}@{self.version}".encode()

@@ -1,4 +1,4 @@
-"""RolloutCommand and AttemptTask: what shall run, and how."""
+"""RolloutCommand, AttemptTask, RolloutState: what shall run, how, and what became of it."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -8,6 +8,9 @@ from headrace.schemas.records.base import Count, Identifier, Int32, Part, Record
 
 Mode = Literal["train", "val", "test"]
 AttemptOutcome = Literal["succeeded", "failed", "timeout", "unresponsive", "cancelled"]
+RolloutStateName = Literal[
+    "queuing", "preparing", "running", "requeuing", "succeeded", "failed", "cancelled"
+]
 Seconds = Annotated[FiniteFloat, Field(ge=0)]
 
 
@@ -16,8 +19,9 @@ class RolloutConfig(Part):
 
     timeout_s: Seconds = 600.0
     heartbeat_timeout_s: Seconds = 60.0
-    max_attempts: Annotated[int, Field(ge=1, le=1000)] = 1
-    retry_on: tuple[AttemptOutcome, ...] = ()
+    max_attempts: Annotated[int, Field(ge=1, le=1000)] = 3
+    retry_on: tuple[AttemptOutcome, ...] = ("unresponsive",)
+    """Ends that are tried again, up to max_attempts: by default that of a runner which died."""
     reward_grace_s: Seconds = 30.0
     """How long the assembler waits for an outcome reward after the end."""
     accept: tuple[AttemptOutcome, ...] = ("succeeded",)
@@ -48,12 +52,11 @@ class RolloutCommand(Record):
 
 
 class AttemptTask(Record):
-    """What a runner must run."""
+    """What a runner must run. Whoever runs it gives the attempt its id, so that two never share one."""
 
     key_field: ClassVar[str] = "rollout_id"
 
     rollout_id: UuidV7
-    attempt_id: UuidV7
     attempt: Annotated[Int32, Field(ge=1)]
     group_id: Identifier
     group_size: Annotated[Int32, Field(ge=1)] = 1
@@ -63,5 +66,28 @@ class AttemptTask(Record):
     """JSON."""
     config: RolloutConfig = RolloutConfig()
     resources: dict[str, Count] = {}
+    metadata: dict[str, str] = {}
+    time: Timestamp
+
+
+class RolloutState(Record):
+    """A step in a rollout's life, as the dispatcher decided it. One that is final is the last."""
+
+    key_field: ClassVar[str] = "rollout_id"
+
+    rollout_id: UuidV7
+    group_id: Identifier
+    group_size: Annotated[Int32, Field(ge=1)] = 1
+    task_id: str = ""
+    mode: Mode = "train"
+    state: RolloutStateName
+    is_final: bool
+    attempt: Annotated[Int32, Field(ge=0)] = 0
+    """The attempt that it speaks of; 0: none yet."""
+    attempt_id: UuidV7 | None = None
+    attempt_status: AttemptOutcome | None = None
+    """How that attempt ended."""
+    error: str | None = None
+    revision: Annotated[Int32, Field(ge=1)]
     metadata: dict[str, str] = {}
     time: Timestamp

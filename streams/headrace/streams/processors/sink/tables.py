@@ -49,6 +49,7 @@ _TRAJECTORY_ONLY = frozenset(
 
 TABLES: dict[str, tuple[Table, ...]] = {
     "rollouts": (Table("rollouts_log", "RolloutCommand", flatten=_CONFIG),),
+    "rollout-states": (Table("rollout_states_log", "RolloutState"),),
     "tasks": (Table("tasks_log", "AttemptTask", flatten=_CONFIG),),
     "attempts": (Table("attempts_log", "AttemptEvent", flatten={"origin": ""}),),
     "spans": (
