@@ -1,3 +1,6 @@
 """What every test can ask for."""
 
-pytest_plugins = ["tests.services"]
+import pytest
+
+pytest.register_assert_rewrite("tests.audit", "tests.stories")
+pytest_plugins = ["tests.services", "tests.pipeline"]

@@ -77,7 +77,11 @@ def demo_stack(console: Console, *, straggler_grace_s: float) -> Iterator[DemoSt
         }
         for processor in ("assembler", "sink"):
             root = home / processor
-            env = {**environment, "HEADRACE_HOST_STATE_DIR": str(root / "data")}
+            env = {
+                **environment,
+                "HEADRACE_HOST_STATE_DIR": str(root / "data"),
+                "HEADRACE_HOST_INSTANCE_ID": processor,
+            }
             _start(ProcessorProcess(processor, root, env=env, log_dir=home / "logs"), console, stack, found)
         yield found
 

@@ -120,5 +120,7 @@ def _processor(name: str, home: Path, endpoints: Endpoints) -> ProcessorProcess:
         **endpoints.environment(),
         "HEADRACE_HOME": str(home),
         "HEADRACE_HOST_STATE_DIR": str(root / "data"),
+        # The only one of its kind here: after a crash it has its partitions back at once.
+        "HEADRACE_HOST_INSTANCE_ID": name,
     }
     return ProcessorProcess(name, root, env=env, log_dir=home / "logs")
