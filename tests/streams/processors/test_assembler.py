@@ -272,6 +272,32 @@ def test_an_import_of_old_traces_is_remembered_from_when_it_finished() -> None:
     assert len(host.trajectories) == 1
 
 
+def test_of_two_runs_of_one_task_the_first_in_the_log_counts() -> None:
+    """G5: a task may reach two runners; each gives its run an id of its own, and one of them trains."""
+    one, two = Attempt("one", dispatched=True), Attempt("two", dispatched=True)
+    two.rollout_id = one.rollout_id
+    second = [two.started(), two.call(1), two.reward(), two.ended(1)]
+    host = Host()
+    host.feed(logged([one.started(), *second, one.call(1), one.reward(), one.ended(1)]))
+    assert {t.attempt_id: t.reason for t in host.trajectories} == {
+        one.attempt_id: None,
+        two.attempt_id: "superseded",
+    }
+
+
+def test_who_starts_a_cancelled_attempt_comes_too_late() -> None:
+    a, late = Attempt("never"), Attempt("late", dispatched=True)
+    late.rollout_id = a.rollout_id
+    cancelled = a.ended(None, "cancelled").model_copy(update={"runner_id": "dispatcher"})
+    host = Host()
+    host.feed(logged([cancelled, late.started(), late.call(1), late.reward(), late.ended(1)]))
+    host.feed(logged([*(a.started() for _ in range(9)), *a.closing(), *a.closing()])[-4:])
+    assert {t.attempt_id: t.reason for t in host.trajectories} == {
+        late.attempt_id: "superseded",
+        a.attempt_id: "attempt_cancelled",
+    }
+
+
 def test_a_deadline_is_written_to_the_log_and_decides_from_there() -> None:
     host = Host(straggler_grace_s=5.0)
     host.feed(logged([a.started(), a.call(1), a.ended(2)]))

@@ -3,7 +3,8 @@
 State is the log's own records. What a batch brings of an open attempt is kept as one entry (a chunk), so
 that no value grows and the changelog stays linear in the events. When the attempt is ready its verdict is
 computed from the stored records alone, published, and the attempt is forgotten but for a mark that it is
-finished; the mark outlives every possible redelivery (`finished_retention_s`).
+finished, and who was the first to be this attempt of its rollout. Those outlive every possible redelivery
+(`finished_retention_s`).
 
 Time enters through the log (G4): when a deadline passes, `tick` writes closing marks into spans and
 rewards, and the verdict follows from where those marks stand. Any number of marks is harmless: the first
@@ -27,17 +28,18 @@ from headrace.schemas.topics import topic_name
 from headrace.streams.client.publisher import MAX_RECORD_BYTES
 from headrace.streams.processor import LogRecord, Output, State
 from headrace.streams.processors.dead_letters import KEY_MISMATCH, dead_letter
+from headrace.streams.processors.expiry import FinishedMarks
 from headrace.streams.processors.progress import Progress
 from headrace.streams.processors.verdict import decide, without_transitions
 
 Event = AttemptEvent | Span | Reward
 
+DISPATCHER = "dispatcher"
+"""The runner_id of events that the dispatcher writes."""
+
 _OPEN = b"o"
-_FINISHED = b"f"
-_EXPIRY = b"e"
+_CLAIM = b"c"
 _ENTRY = struct.Struct(">QI")
-_SWEEP_EVERY_MS = 60_000
-_SWEEP_LIMIT = 2000
 
 
 class AssemblerSettings(BaseSettings):
@@ -83,7 +85,7 @@ class Assembler:
         self.topics: Sequence[str] = tuple(self._types)
         self._open: dict[int, dict[str, Progress]] = defaultdict(dict)
         self._waiting: dict[int, dict[str, _Waiting]] = defaultdict(dict)
-        self._swept_at: dict[int, int] = {}
+        self._finished = FinishedMarks(self.settings.finished_retention_s)
         self.counts: Counter[str] = Counter()
         """What became of the records and attempts, for metrics."""
 
@@ -107,13 +109,13 @@ class Assembler:
                 else:
                     by_attempt[event.attempt_id].append((record, event))
         for attempt_id, events in by_attempt.items():
-            if state.get(_FINISHED + attempt_id.encode()) is not None:
+            if self._finished.is_set(attempt_id.encode(), state):
                 self.counts["late"] += len(events)
                 continue
             trajectory = self._take(partition, attempt_id, events, state)
             if trajectory is not None:
                 outputs.append(self._publish(trajectory))
-        self._sweep(partition, records, state)
+        self.counts["forgotten"] += self._finished.sweep(partition, records, state)
         return outputs
 
     def tick(self, now_ms: int) -> list[Output]:
@@ -142,7 +144,7 @@ class Assembler:
     def revoked(self, partition: int) -> None:
         self._open.pop(partition, None)
         self._waiting.pop(partition, None)
-        self._swept_at.pop(partition, None)
+        self._finished.revoked(partition)
 
     def _decode(self, record: LogRecord) -> Event:
         event = self.codec.decode(record.value, self._types[record.topic])
@@ -158,6 +160,8 @@ class Assembler:
         fresh = [(record, event) for record, event in events if progress.is_new(record.topic, record.offset)]
         for record, event in fresh:
             self._add(progress, record.offset, event)
+            if isinstance(event, AttemptEvent):
+                _stake(event, state)
         if not progress.is_ready():
             for key, chunk in self._chunks(attempt_id, fresh):
                 state.put(key, chunk)
@@ -165,8 +169,9 @@ class Assembler:
             return None
         trajectory = self._decide(progress, attempt_id, fresh, state)
         finished_ms = max(record.timestamp_ms for record, _ in events)
-        state.put(_FINISHED + attempt_id.encode(), b"")
-        state.put(_EXPIRY + finished_ms.to_bytes(8, "big") + attempt_id.encode(), b"")
+        claim = _claim(progress)
+        also = claim if claim and state.get(claim) == attempt_id.encode() else b""
+        self._finished.set(attempt_id.encode(), finished_ms, state, also=also)
         del self._open[partition][attempt_id]
         self._waiting[partition].pop(attempt_id, None)
         return trajectory
@@ -192,7 +197,9 @@ class Assembler:
             state.delete(key)
         for record, event in events:
             keep(record.offset, event)
-        return decide(progress, spans, rewards)
+        claim = _claim(progress)
+        owner = state.get(claim) if claim else None
+        return decide(progress, spans, rewards, superseded=owner is not None and owner != attempt_id.encode())
 
     def _publish(self, trajectory: Trajectory) -> Output:
         topic = self._names[Trajectory]
@@ -290,23 +297,6 @@ class Assembler:
         else:
             self._waiting[partition][attempt_id] = _Waiting(int(wait_s * 1000), ended)
 
-    def _sweep(self, partition: int, records: Sequence[LogRecord], state: State) -> None:
-        """Forget finished attempts that are past redelivery, by the log's own time, a few at a time."""
-        now_ms = max((record.timestamp_ms for record in records), default=0)
-        if now_ms < self._swept_at.get(partition, 0) + _SWEEP_EVERY_MS:
-            return
-        self._swept_at[partition] = now_ms
-        horizon_ms = now_ms - int(self.settings.finished_retention_s * 1000)
-        old: list[bytes] = []
-        for key, _ in state.scan(_EXPIRY):  # by time of finishing, in the log's time: the oldest come first
-            if len(old) == _SWEEP_LIMIT or int.from_bytes(key[1:9], "big") >= horizon_ms:
-                break
-            old.append(key)
-        for key in old:
-            state.delete(key)
-            state.delete(_FINISHED + key[9:])
-        self.counts["forgotten"] += len(old)
-
     def _chunks(
         self, attempt_id: str, events: list[tuple[LogRecord, Event]]
     ) -> Iterator[tuple[bytes, bytes]]:
@@ -332,6 +322,32 @@ class Assembler:
     def _split_key(self, key: bytes) -> tuple[str, str]:
         """Attempt id and topic of an open entry."""
         return key[1:37].decode(), self.topics[key[37]]
+
+
+def _stake(event: AttemptEvent, state: State) -> None:
+    """Keep who was first in the log to be this attempt of its rollout: one task may reach two runners.
+
+    The dispatcher's own end claims it as well: who starts a cancelled attempt comes too late.
+    """
+    is_claim = event.origin.dispatched if event.origin else event.runner_id == DISPATCHER
+    if is_claim:
+        key = _claim_key(event.rollout_id, event.attempt)
+        if state.get(key) is None:
+            state.put(key, event.attempt_id.encode())
+
+
+def _claim(progress: Progress) -> bytes | None:
+    """The key of the claim that this attempt must hold, if it is one that the dispatcher asked for."""
+    first = progress.started or progress.ended
+    if first is None:
+        return None
+    event = first[1]
+    is_dispatched = event.origin.dispatched if event.origin else event.runner_id == DISPATCHER
+    return _claim_key(event.rollout_id, event.attempt) if is_dispatched else None
+
+
+def _claim_key(rollout_id: str, attempt: int) -> bytes:
+    return _CLAIM + rollout_id.encode() + attempt.to_bytes(4, "big")
 
 
 def _entries(chunk: bytes) -> Iterator[tuple[int, bytes]]:

@@ -22,11 +22,21 @@ NO_OUTCOME = "no_outcome_reward"
 NO_CALLS = "no_calls"
 NO_TRAINABLE_CALLS = "no_trainable_calls"
 TOO_LARGE = "too_large"
+SUPERSEDED = "superseded"
 UNKNOWN_CREDIT_RULE = "unknown_credit_rule"
 
 
-def decide(progress: Progress, spans: Mapping[int, Span], rewards: Mapping[int, Reward]) -> Trajectory:
-    """The trajectory of an attempt that is ready; records are given by their offset."""
+def decide(
+    progress: Progress,
+    spans: Mapping[int, Span],
+    rewards: Mapping[int, Reward],
+    *,
+    superseded: bool = False,
+) -> Trajectory:
+    """The trajectory of an attempt that is ready; records are given by their offset.
+
+    `superseded`: another was before it in the log as this attempt of the rollout (G5: one of them trains).
+    """
     assert progress.ended is not None  # noqa: S101  only a ready attempt is decided
     ended = progress.ended[1]
     started = progress.started[1] if progress.started and progress.origin else None
@@ -39,6 +49,8 @@ def decide(progress: Progress, spans: Mapping[int, Span], rewards: Mapping[int, 
     missing = progress.missing()
     transitions, credit_problem = _transitions(origin, counted_spans, given, outcome)
     reason = _reason(progress, origin, transitions, outcome, missing) or credit_problem
+    if superseded:
+        reason = SUPERSEDED
     return Trajectory(
         rollout_id=progress.rollout_id,
         attempt_id=progress.attempt_id,
@@ -79,8 +91,8 @@ def _reason(
     status = progress.ended[1].status
     conflict = progress.counted_spans().keys() & progress.counted_rewards().keys()
     applies = (
-        (progress.origin is None, NEVER_STARTED),
         (status not in origin.accept, f"attempt_{status}"),
+        (progress.origin is None, NEVER_STARTED),
         (progress.last_sequence_id is None, END_UNKNOWN),
         (bool(missing), MISSING),
         (bool(conflict), CONFLICT),
