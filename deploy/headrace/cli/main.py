@@ -14,6 +14,7 @@ COMMANDS = {
     "assembler": "headrace.cli.processor_commands:assembler",
     "dead-letters": "headrace.cli.dead_letter_commands:dead_letters",
     "demo": "headrace.cli.demo_commands:demo",
+    "dispatcher": "headrace.cli.processor_commands:dispatcher",
     "down": "headrace.cli.stack_commands:down",
     "fetch-kafka": "headrace.cli.stack_commands:fetch_kafka",
     "ingest": "headrace.cli.ingest_commands:ingest",
@@ -42,6 +43,7 @@ SUMMARIES = {
         "migrate": "Bring ClickHouse's tables and views up to date.",
     },
     "Processors": {
+        "dispatcher": "Give rollouts to runners; retries, deadlines, cancellation.",
         "assembler": "Turn the events of attempts into trajectories.",
         "sink": "Write every topic to ClickHouse.",
     },

@@ -1,4 +1,4 @@
-"""`headrace assembler` and `headrace sink`: the processors, each as a process of its own."""
+"""`headrace dispatcher`, `assembler` and `sink`: the processors, each as a process of its own."""
 
 import sys
 
@@ -6,6 +6,22 @@ import click
 
 from headrace.cli import logs
 from headrace.cli.endpoints import clickhouse_settings, codec, kafka_settings, read_settings
+
+
+@click.command()
+def dispatcher() -> None:
+    """Run the dispatcher: rollouts to runners, with retries, deadlines and cancellation.
+
+    Until SIGTERM or Ctrl-C. Settings come from HEADRACE_KAFKA_*, HEADRACE_DISPATCHER_* and HEADRACE_HOST_*.
+    Start more of them to share the partitions.
+    """
+    from headrace.streams.host import HostSettings, run  # noqa: PLC0415  Faust
+    from headrace.streams.processors.dispatcher import Dispatcher, DispatcherSettings  # noqa: PLC0415
+
+    logs.configure()
+    kafka = kafka_settings()
+    settings = read_settings(DispatcherSettings)
+    sys.exit(run(Dispatcher(kafka.topic_prefix, settings, codec()), kafka, read_settings(HostSettings)))
 
 
 @click.command()

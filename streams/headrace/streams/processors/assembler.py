@@ -29,13 +29,12 @@ from headrace.streams.client.publisher import MAX_RECORD_BYTES
 from headrace.streams.processor import LogRecord, Output, State
 from headrace.streams.processors.dead_letters import KEY_MISMATCH, dead_letter
 from headrace.streams.processors.expiry import FinishedMarks
+from headrace.streams.processors.lifecycle import DISPATCHER
 from headrace.streams.processors.progress import Progress
 from headrace.streams.processors.verdict import decide, without_transitions
 
 Event = AttemptEvent | Span | Reward
 
-DISPATCHER = "dispatcher"
-"""The runner_id of events that the dispatcher writes."""
 
 _OPEN = b"o"
 _CLAIM = b"c"

@@ -28,10 +28,16 @@ from headrace.schemas.records import (
 from headrace.schemas.records.rollout import AttemptOutcome, RolloutStateName
 from headrace.schemas.topics import topic_name
 from headrace.streams.processor import LogRecord, Output, State
-from headrace.streams.processors.assembler import DISPATCHER
 from headrace.streams.processors.dead_letters import KEY_MISMATCH, dead_letter
 from headrace.streams.processors.expiry import FinishedMarks
-from headrace.streams.processors.lifecycle import FINAL, ROLLOUT, attempt_step, ended_as, rollout_step
+from headrace.streams.processors.lifecycle import (
+    DISPATCHER,
+    FINAL,
+    ROLLOUT,
+    attempt_step,
+    ended_as,
+    rollout_step,
+)
 
 _ROLLOUT = b"r"
 _HELD = b"h"
@@ -170,8 +176,8 @@ class Dispatcher:
         if rollout is not None:
             self.counts["repeated_commands"] += 1
             return
-        rollout = Rollout(command)
-        yield from self._enter(rollout, state, "queuing", command.time)
+        rollout = self._enter(Rollout(command), state, "queuing")
+        yield self._say(rollout, command.time)
         yield self._task(rollout, command.time)
         self.counts["enqueued"] += 1
         # Attempts were read ahead of this command: on a replay, nothing orders two topics.
@@ -232,49 +238,44 @@ class Dispatcher:
             return
         started_ms = record.timestamp_ms if event.kind == "started" else rollout.started_ms
         rollout = replace(rollout, attempt_id=event.attempt_id, started_ms=started_ms)
-        yield from self._enter(rollout, state, new_state, event.time, event)
+        rollout = self._enter(rollout, state, new_state)
+        yield self._say(rollout, event.time, event)
         if new_state in FINAL:
             self._finished.set(event.rollout_id.encode(), record.timestamp_ms, state)
             self._watches[partition].pop(event.rollout_id, None)
             self.counts[new_state] += 1
         elif new_state == "requeuing":
             self._watches[partition].pop(event.rollout_id, None)
-            rollout = self._load(event.rollout_id.encode(), state) or rollout
             rollout = replace(rollout, attempt=rollout.attempt + 1, attempt_id=None)
             self._save(rollout, state)
             yield self._task(rollout, event.time)
         elif event.kind == "started":
             self._watch(partition, rollout)
 
-    def _enter(
-        self,
-        rollout: Rollout,
-        state: State,
-        name: RolloutStateName,
-        time: datetime,
-        event: AttemptEvent | None = None,
-    ) -> Iterator[Output]:
-        """Put the rollout into a state and say so."""
+    def _enter(self, rollout: Rollout, state: State, name: RolloutStateName) -> Rollout:
+        """The rollout in its new state, kept unless that is final."""
         rollout = replace(rollout, state=name, revision=rollout.revision + 1)
-        command = rollout.command
-        is_final = name in FINAL
-        if is_final:
-            state.delete(_ROLLOUT + command.rollout_id.encode())
+        if name in FINAL:
+            state.delete(_ROLLOUT + rollout.command.rollout_id.encode())
         else:
             self._save(rollout, state)
-        status = ended_as(event) if event else None
-        yield self._output(
+        return rollout
+
+    def _say(self, rollout: Rollout, time: datetime, event: AttemptEvent | None = None) -> Output:
+        """The rollout's state as a record; `event` is what led there."""
+        command = rollout.command
+        return self._output(
             RolloutState(
                 rollout_id=command.rollout_id,
                 group_id=command.group_id,
                 group_size=command.group_size,
                 task_id=command.task_id,
                 mode=command.mode,
-                state=name,
-                is_final=is_final,
+                state=rollout.state,
+                is_final=rollout.state in FINAL,
                 attempt=rollout.attempt if event else 0,
                 attempt_id=rollout.attempt_id,
-                attempt_status=status,
+                attempt_status=ended_as(event) if event else None,
                 error=event.error if event else None,
                 revision=rollout.revision,
                 metadata=command.metadata,

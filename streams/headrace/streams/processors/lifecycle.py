@@ -16,6 +16,9 @@ from typing import Literal
 from headrace.schemas.records import AttemptEvent, RolloutConfig
 from headrace.schemas.records.rollout import AttemptOutcome, RolloutStateName
 
+DISPATCHER = "dispatcher"
+"""The runner_id of events that the dispatcher writes."""
+
 AttemptState = Literal["new", "preparing", "running"] | AttemptOutcome
 AttemptStep = Literal["start_preparing", "start_running", "run"] | AttemptOutcome
 """What can happen to an attempt."""
