@@ -27,6 +27,7 @@ from headrace.streams.processors.sink.settings import SinkSettings
 from headrace.streams.processors.sink.tables import TABLES
 from headrace.streams.processors.sink.writer import Batch, ClickHouseWriter
 from headrace.streams.settings import KafkaSettings
+from headrace.streams.topology import SINK
 
 Place = tuple[str, int]
 
@@ -45,11 +46,6 @@ _LOST = frozenset(
 )
 
 log = structlog.get_logger("headrace.sink")
-
-
-def group_name(prefix: str) -> str:
-    """The sink's consumer group."""
-    return f"{prefix}-sink"
 
 
 def sink_topics(prefix: str) -> dict[str, TopicSpec]:
@@ -90,7 +86,7 @@ class Sink:
                 "max.poll.interval.ms": 600_000,
             }
             | kafka.librdkafka()
-            | {"group.id": group_name(kafka.topic_prefix)}
+            | {"group.id": SINK.group(kafka.topic_prefix)}
         )
 
     def run(self, stop: threading.Event) -> None:
