@@ -13,14 +13,19 @@ from typing import Any, Self
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from headrace.schemas.codec import Codec
+from headrace.schemas.errors import FatalError
 from headrace.schemas.records import Record
-from headrace.schemas.topics import topic_name
+from headrace.schemas.topics import topic_of
 from headrace.streams.client.errors import DeliveryError, PublisherFullError, RecordTooLargeError
 from headrace.streams.settings import KafkaSettings
 
 OnDelivery = Callable[[KafkaError | None, Message], None]
 
 MAX_RECORD_BYTES = 8 * 1024 * 1024
+"""Of a record as Kafka takes it; a dead letter may be larger by what stands around the original."""
+MAX_MESSAGE_BYTES = 9 * 1024 * 1024
+"""The largest that any topic takes."""
+_FRAMING_BYTES = 64 * 1024
 _KEPT_FAILURES = 100
 _SERVE_EVERY = 64
 
@@ -47,7 +52,7 @@ class Publisher:
         self._failures: list[tuple[str, bytes | None, str]] = []
         self._num_failed = 0
         self._failures_lock = threading.Lock()
-        self._topics: dict[type[Record], str] = {}
+        self._topics: dict[type[Record], tuple[str, int]] = {}
         self._until_serve = _SERVE_EVERY
         self._producer = Producer(
             {
@@ -62,7 +67,7 @@ class Publisher:
                 "linger.ms": linger_ms,
                 "batch.size": 1024 * 1024,
                 "batch.num.messages": 10_000,
-                "message.max.bytes": MAX_RECORD_BYTES + 65_536,
+                "message.max.bytes": MAX_MESSAGE_BYTES,
                 "queue.buffering.max.messages": max_pending,
                 "queue.buffering.max.kbytes": max(max_pending_bytes // 1024, 1),
                 "delivery.timeout.ms": int(delivery_timeout_s * 1000),
@@ -86,12 +91,16 @@ class Publisher:
         published earlier, PublisherFullError when there is no room within `publish_timeout_s`,
         RecordTooLargeError.
         """
-        topic = self._topics.get(type(record))
-        if topic is None:
-            topic = self._topics[type(record)] = topic_name(type(record), self.settings.topic_prefix)
-        self.publish_bytes(
-            topic, record.key, self.codec.encode(record, topic), headers=headers, on_delivery=on_delivery
-        )
+        known = self._topics.get(type(record))
+        if known is None:
+            spec = topic_of(type(record))
+            limit = int(spec.config["max.message.bytes"]) - _FRAMING_BYTES
+            known = self._topics[type(record)] = spec.full_name(self.settings.topic_prefix), limit
+        topic, max_bytes = known
+        value = self.codec.encode(record, topic)
+        if len(value) > max_bytes:
+            raise RecordTooLargeError(f"{len(value)} bytes on {topic}: the limit is {max_bytes}")
+        self.publish_bytes(topic, record.key, value, headers=headers, on_delivery=on_delivery)
 
     def publish_bytes(
         self,
@@ -103,7 +112,9 @@ class Publisher:
         partition: int = -1,
         on_delivery: OnDelivery | None = None,
     ) -> None:
-        """As `publish`, for bytes that are encoded already."""
+        """As `publish`, for bytes that are encoded already. RecordTooLargeError is for what no topic takes;
+        what is over the limit of this one is a DeliveryError.
+        """
         if self._num_failed:
             self._raise_failures()
         arguments: dict[str, Any] = {"key": key, "value": value, "partition": partition}
@@ -195,5 +206,8 @@ def _translate(error: KafkaException, topic: str, value: bytes | None) -> Except
     reason: KafkaError = error.args[0]
     if reason.code() == KafkaError.MSG_SIZE_TOO_LARGE:
         size = len(value or b"")
-        return RecordTooLargeError(f"{size} bytes on {topic}: the limit is {MAX_RECORD_BYTES}")
+        return RecordTooLargeError(f"{size} bytes on {topic}: no topic takes more than {MAX_MESSAGE_BYTES}")
+    if reason.fatal() or reason.code() == KafkaError._FATAL:  # noqa: SLF001  the client's own name for it
+        # An idempotent producer that lost its place: every later try of this one would fail as well.
+        return FatalError(f"the producer can't go on, start a new one: {reason.str()}")
     return DeliveryError(1, [(topic, None, reason.str())])
