@@ -8,6 +8,7 @@ The loop, in this order (G5, G8, C8, C10, C11):
 4. dead letters acknowledged; the batches count as progress.
 """
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -34,16 +35,6 @@ Place = tuple[str, int]
 _READ = 10_000
 _IDLE_S = 0.25
 _MAX_BACKOFF_S = 5.0
-_LOST = frozenset(
-    {
-        KafkaError.ILLEGAL_GENERATION,
-        KafkaError.UNKNOWN_MEMBER_ID,
-        KafkaError.REBALANCE_IN_PROGRESS,
-        KafkaError.FENCED_INSTANCE_ID,
-        KafkaError._ASSIGNMENT_LOST,  # noqa: SLF001  the client's own name for it
-        KafkaError._STATE,  # noqa: SLF001
-    }
-)
 
 log = structlog.get_logger("headrace.sink")
 
@@ -158,7 +149,7 @@ class Sink:
     # --- committing ----------------------------------------------------------------------------------
 
     def _commit(self, batches: Sequence[Batch]) -> bool:
-        """Commit progress and intents; False if the partitions are no longer ours."""
+        """Commit progress and intents; False if the partitions are no longer ours, or the sink shall stop."""
         offsets = {
             place: TopicPartition(*place, buffer.done, intent.encode(None))
             for place, buffer in self._buffers.items()
@@ -184,12 +175,10 @@ class Sink:
             error = self._try_commit(offsets)
             if error is None:
                 return True
-            if error.code() in _LOST:
-                log.warning("partitions_lost", code=error.name())
-                self._buffers.clear()
-                return False
             log.warning("commit_failed", code=error.name(), detail=error.str(), retry_in_s=backoff_s)
             metrics.RETRIES.labels("kafka").inc()
+            # Where it failed because the partitions are lost, waiting lets the client say so: the assignment
+            # is another then. Nothing is thrown away before that, since nobody would read it again.
             if not self._pause_for(backoff_s) or assignment != self._assignment:
                 return False
             backoff_s = min(backoff_s * 2, _MAX_BACKOFF_S)
@@ -262,17 +251,35 @@ class Sink:
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._assignment += 1
         self._buffers.clear()
-        for place in consumer.committed(partitions, timeout=30.0):
-            if place.error is not None:
-                raise KafkaException(place.error)
-            committed = place.offset if place.offset >= 0 else None
-            replay_last = intent.decode(place.metadata) if committed is not None else None
+        committed = self._fetch_committed(partitions)
+        for place in committed:
+            offset = place.offset if place.offset >= 0 else None
+            replay_last = intent.decode(place.metadata) if offset is not None else None
             self._buffers[place.topic, place.partition] = PartitionBuffer(
-                committed=committed, replay_last=replay_last
+                committed=offset, replay_last=replay_last
             )
             if replay_last is not None:
                 log.info("replaying", topic=place.topic, partition=place.partition, last=replay_last)
-        log.info("assigned", num_partitions=len(partitions))
+        # By name, so that reading begins where the ranges do, and not by a second look at the commits.
+        consumer.assign([TopicPartition(place.topic, place.partition, place.offset) for place in committed])
+        log.info("assigned", num_partitions=len(committed))
+
+    def _fetch_committed(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """What the group has committed; tries again while Kafka does not answer. Empty when told to stop."""
+        backoff_s = 0.1
+        while not self._stop.is_set():
+            try:
+                found: list[TopicPartition] = self._consumer.committed(partitions, timeout=5.0)
+                error = next((place.error for place in found if place.error is not None), None)
+            except KafkaException as exception:
+                error = exception.args[0]
+            if error is None:
+                return found
+            log.warning("no_committed_offsets", code=error.name(), detail=error.str(), retry_in_s=backoff_s)
+            metrics.RETRIES.labels("kafka").inc()
+            self._stop.wait(backoff_s)
+            backoff_s = min(backoff_s * 2, _MAX_BACKOFF_S)
+        return []
 
     def _revoked(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         done = [
@@ -289,6 +296,9 @@ class Sink:
         self._assignment += 1
         for place in partitions:
             self._buffers.pop((place.topic, place.partition), None)
+            for gauge in (metrics.LAG_RECORDS, metrics.LAG_SECONDS):
+                with contextlib.suppress(KeyError):
+                    gauge.remove(place.topic, str(place.partition))
         log.info("revoked", num_partitions=len(partitions))
 
     # --- metrics -------------------------------------------------------------------------------------
