@@ -26,7 +26,6 @@ lint: setup ## ruff, mypy, import-linter
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/mypy tests
 	$(BIN)/lint-imports
 
 check: lint ## lint, and schemas compatible with every earlier version
