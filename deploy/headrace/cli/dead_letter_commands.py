@@ -58,7 +58,10 @@ def dead_letters() -> None:
 )
 @as_json
 def list_letters(*, limit: int, as_json: bool, **options: Any) -> None:  # noqa: ANN401  four options
-    """List dead letters, the newest last; a record is listed once, whoever met it."""
+    """List dead letters, the newest last.
+
+    A record is listed once, whoever met it and how often.
+    """
     settings = kafka_settings(quiet=True)
     contents = _read(settings)
     found = _select(contents, _filter(settings, **options))
@@ -122,7 +125,7 @@ def show(place: Place, *, with_value: bool, output: Path | None) -> None:
 @dead_letters.command(
     epilog=examples(
         "headrace dead-letters replay --topic spans --since 1d --dry-run",
-        "headrace dead-letters replay --reason unknown_schema --yes",
+        "headrace dead-letters replay --reason refused_by_clickhouse --yes",
         "headrace dead-letters replay spans:0:1234 spans:2:77",
         "headrace dead-letters replay --all",
     )
@@ -142,9 +145,9 @@ def replay(
     yes: bool,
     **options: Any,  # noqa: ANN401  four options
 ) -> None:
-    """Publish records again, to their topics: the same bytes, key and headers.
+    """Publish the records again, to their topics.
 
-    Mend the cause first: what still can't be processed comes back as another dead letter. A header,
+    They have the same bytes, key and headers. Mend the cause first: what still can't be processed comes back as another dead letter. A header,
     headrace-replay-of, says which record it is a copy of. Those replayed before are left out unless --again.
     """
     settings = kafka_settings(quiet=True)

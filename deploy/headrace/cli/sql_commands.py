@@ -16,6 +16,7 @@ from rich.text import Text
 from headrace.cli.assets import asset
 from headrace.cli.endpoints import clickhouse_settings, connect_clickhouse
 from headrace.cli.examples import examples
+from headrace.cli.sql_errors import QueryError, server_message
 from headrace.cli.sql_text import statements
 from headrace.cli.tables import Column, print_table
 
@@ -91,12 +92,17 @@ def migrate() -> None:
 
     Applies the numbered migrations that the database lacks, and says which. `headrace up` does it too.
     """
-    from headrace.streams import clickhouse  # noqa: PLC0415  an extra, and half a second
+    from clickhouse_connect.driver.exceptions import ClickHouseError  # noqa: PLC0415  an extra
+
+    from headrace.streams import clickhouse  # noqa: PLC0415  half a second
 
     settings = clickhouse_settings()
     connect_clickhouse(settings, database="").close()
-    applied = clickhouse.migrate(settings, asset("clickhouse"))
     place = f"database {settings.database} at {settings.host}:{settings.port}"
+    try:
+        applied = clickhouse.migrate(settings, asset("clickhouse"))
+    except (ClickHouseError, clickhouse.ClickHouseRefusedError, clickhouse.RefusedDataError) as error:
+        raise QueryError(f"{place} was not migrated: {server_message(str(error))}") from error
     for name in applied:
         click.echo(f"applied {name}")
     known = len(clickhouse.migrations(asset("clickhouse")))

@@ -23,7 +23,7 @@ from headrace.cli.endpoints import read_settings
 from headrace.cli.sql_commands import show
 from headrace.cli.sql_query import ask
 from headrace.cli.sql_text import is_complete, statements
-from headrace.cli.tables import Column, print_table
+from headrace.cli.tables import Column, Row, print_table
 from headrace.schemas.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class Shell:
                 self._console.print(f"no such command: {command}. \\? shows what there is", markup=False)
 
     def _list(self) -> None:
-        rows = [[name, "view"] for name in self._names.views]
+        rows: list[Row] = [[name, "view"] for name in self._names.views]
         rows += [[name, Text("table", style="dim")] for name in self._names.tables]
         print_table(self._console, [Column("name"), Column("kind")], rows)
         words = "Views hold each thing once; the *_log tables hold rows as they came."

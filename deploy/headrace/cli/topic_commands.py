@@ -1,5 +1,6 @@
 """`headrace topics`: the declared topics, made true and checked."""
 
+import time
 from collections.abc import Iterable
 
 import click
@@ -13,8 +14,11 @@ from headrace.cli.json_lines import print_json_lines
 from headrace.cli.tables import Column, print_table
 from headrace.schemas.errors import FatalError
 from headrace.schemas.topics import topic_specs
-from headrace.streams.client.admin import TopicStatus, apply_topics, describe_topics
+from headrace.streams.client.admin import TopicStatus, apply_topics, describe_topics, end_offsets
 from headrace.streams.settings import KafkaSettings
+
+READY_S = 30.0
+_POLL_S = 0.05
 
 as_json = click.option("--json", "as_json", is_flag=True, help="One object a line, for programs.")
 
@@ -42,6 +46,7 @@ def apply(*, as_json: bool) -> None:
     settings = _reachable()
     try:
         applied = apply_topics(settings)
+        _wait_for_leaders(settings, [item.name for item in applied])
     except KafkaException as error:
         raise FatalError(f"Kafka at {settings.bootstrap_servers} refuses: {error.args[0].str()}") from error
     if as_json:
@@ -143,6 +148,20 @@ def _reachable() -> KafkaSettings:
     settings = kafka_settings(quiet=True)
     existing_topics(settings)
     return settings
+
+
+def _wait_for_leaders(settings: KafkaSettings, names: Iterable[str]) -> None:
+    """Until the topics can be used: a broker says that it created one before it knows it itself."""
+    deadline_s = time.monotonic() + READY_S
+    while True:
+        try:
+            end_offsets(settings, names)
+        except (KafkaException, KeyError):
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(_POLL_S)
+        else:
+            return
 
 
 def _statuses(settings: KafkaSettings) -> Iterable[TopicStatus]:
