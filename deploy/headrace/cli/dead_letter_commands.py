@@ -147,8 +147,9 @@ def replay(
 ) -> None:
     """Publish the records again, to their topics.
 
-    They have the same bytes, key and headers. Mend the cause first: what still can't be processed comes back as another dead letter. A header,
-    headrace-replay-of, says which record it is a copy of. Those replayed before are left out unless --again.
+    They have the same bytes, key and headers, and one header more, headrace-replay-of, that says of which
+    record each is a copy. Mend the cause first: what still can't be processed comes back as another dead
+    letter. Those replayed before are left out unless --again.
     """
     settings = kafka_settings(quiet=True)
     wanted = _filter(settings, **options)
