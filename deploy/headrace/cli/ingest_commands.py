@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from headrace.cli.endpoints import existing_topics, kafka_settings
 from headrace.schemas.errors import HeadraceError
 from headrace.schemas.records import AttemptEvent, Record, Reward, Span
 from headrace.schemas.records.rollout import Mode
@@ -19,7 +20,6 @@ from headrace.streams.ingest.bad_input import BadInputError
 from headrace.streams.ingest.conversations import DEFAULT_WINDOW
 from headrace.streams.ingest.openai_chats import Grouping
 from headrace.streams.ingest.source import Format, Source
-from headrace.streams.settings import KafkaSettings
 
 if TYPE_CHECKING:
     from headrace.streams.client.publisher import Publisher
@@ -163,7 +163,9 @@ def _publisher(*, dry_run: bool) -> "Iterator[Publisher | None]":
         return
     from headrace.streams.client.publisher import Publisher  # noqa: PLC0415  brings Kafka's client
 
-    with Publisher(KafkaSettings()) as publisher:
+    kafka = kafka_settings()
+    existing_topics(kafka)  # says so at once where no broker answers
+    with Publisher(kafka) as publisher:
         yield publisher
         publisher.flush()
 
