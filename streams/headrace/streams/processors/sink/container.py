@@ -8,20 +8,16 @@ skip (Avro specification 1.12, "Object Container Files").
 
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+from headrace.schemas.codec import HEADER
+from headrace.streams.processor import LogRecord
 
 END = b"#hr:end#"
 _MAGIC = b"Obj\x01"
 _SYNC = b"headrace-sync-16"
-
-
-class Row(NamedTuple):
-    """One record: where it stands in Kafka, and its Avro body without the framing."""
-
-    partition: int
-    offset: int
-    timestamp_ms: int
-    body: bytes
+_ONE = b"\x02"
+_TAIL = END + _SYNC
 
 
 def varint(number: int) -> bytes:
@@ -53,21 +49,20 @@ def envelope(writer_schema: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def container(writer_schema: dict[str, Any], rows: Sequence[Row]) -> bytes:
-    """The rows, all written with this schema, as one container file."""
+def container(writer_schema: dict[str, Any], records: Sequence[LogRecord]) -> bytes:
+    """The records, all framed and written with this schema, as one container file."""
     schema = json.dumps(envelope(writer_schema)).encode()
     parts = [_MAGIC, varint(2)]
     for key, value in ((b"avro.schema", schema), (b"avro.codec", b"null")):
         parts += [varint(len(key)), key, varint(len(value)), value]
     parts += [b"\x00", _SYNC]
-    add = parts.append
-    one = varint(1)
-    tail = END + _SYNC
-    for partition, offset, timestamp_ms, body in rows:
-        head = varint(partition) + varint(offset) + varint(timestamp_ms)
-        add(one)
-        add(varint(len(head) + len(body) + len(END)))
-        add(head)
-        add(body)
-        add(tail)
+    body_at = HEADER.size
+    last_timestamp_ms, timestamp = 0, varint(0)
+    for record in records:
+        if record.timestamp_ms != last_timestamp_ms:  # often that of the one before
+            last_timestamp_ms, timestamp = record.timestamp_ms, varint(record.timestamp_ms)
+        head = varint(record.partition) + varint(record.offset) + timestamp
+        value = record.value or b""
+        size = varint(len(head) + len(value) - body_at + len(END))
+        parts += (_ONE, size, head, value[body_at:], _TAIL)
     return b"".join(parts)

@@ -21,7 +21,7 @@ from headrace.schemas.versions import newest
 from headrace.streams.clickhouse import ClickHouseRefusedError, RefusedDataError, translate
 from headrace.streams.processor import LogRecord
 from headrace.streams.processors.dead_letters import REFUSED, dead_letter
-from headrace.streams.processors.sink.container import Row, container
+from headrace.streams.processors.sink.container import container
 from headrace.streams.processors.sink.statement import Table, insert_statement
 from headrace.streams.processors.sink.tables import TABLES
 from headrace.streams.settings import ClickHouseSettings
@@ -77,13 +77,17 @@ class ClickHouseWriter:
         """
         letters: list[DeadLetter] = []
         framed: list[LogRecord] = []
+        good_headers: set[bytes] = set()
         for record in batch.records:
-            try:
-                self._codec.unframe(record.value, batch.spec.record)
-            except BadRecordError as error:
-                letters.append(dead_letter(CONSUMER, record, error.reason, str(error)))
-            else:
-                framed.append(record)
+            header = (record.value or b"")[: HEADER.size]
+            if header not in good_headers:
+                try:
+                    self._codec.unframe(record.value, batch.spec.record)
+                except BadRecordError as error:
+                    letters.append(dead_letter(CONSUMER, record, error.reason, str(error)))
+                    continue
+                good_headers.add(header)  # all that unframe looks at
+            framed.append(record)
         for table in TABLES[batch.spec.name]:
             if framed:
                 letters += self._write_table(table, batch, framed)
@@ -149,19 +153,16 @@ class ClickHouseWriter:
         return letters
 
     def _insert(self, table: Table, records: Sequence[LogRecord], token: str) -> None:
-        by_schema: dict[int, list[Row]] = {}
-        size = HEADER.size
+        by_header: dict[bytes, list[LogRecord]] = {}
         for record in records:
-            value = record.value or b""
-            _, schema_id = HEADER.unpack_from(value)
-            row = Row(record.partition, record.offset, record.timestamp_ms, value[size:])
-            by_schema.setdefault(schema_id, []).append(row)
-        for schema_id, rows in by_schema.items():
+            by_header.setdefault((record.value or b"")[: HEADER.size], []).append(record)
+        for header, alike in by_header.items():
+            _, schema_id = HEADER.unpack(header)
             source = self._codec.ids.schema_of(schema_id).source
             try:
                 self._client.raw_insert(
                     self._statement(table, schema_id),
-                    insert_block=container(source, rows),
+                    insert_block=container(source, alike),
                     fmt="Avro",
                     settings=_SETTINGS | {"insert_deduplication_token": f"{token}:{schema_id}"},
                 )
