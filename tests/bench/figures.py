@@ -1,0 +1,70 @@
+"""What a bench says: figures as lines, and which of them belong to which part."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.schemas.errors import FatalError
+
+GROUPS = {
+    "publisher": ("publisher_spans_per_s",),
+    "assembler": ("assembler_events_per_s",),
+    "sink": ("sink_rows_per_s",),
+    "freshness": ("freshness_p50_ms", "freshness_p99_ms"),
+    "span_store": ("span_store_per_s",),
+    "memory": (
+        "assembler_rss_start_mb",
+        "assembler_rss_end_mb",
+        "assembler_rss_slope_mb_per_100k",
+        "sink_rss_start_mb",
+        "sink_rss_end_mb",
+        "sink_rss_slope_mb_per_100k",
+    ),
+}
+"""The figures of each group, in the order in which they are printed."""
+
+SETS = {"log": ("publisher", "assembler", "sink", "freshness", "span_store")}
+"""Names for several groups. `memory` takes minutes, and is run by its own name alone."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """What else does the same work, measured in the same run."""
+
+    name: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measurement."""
+
+    name: str
+    value: float
+    unit: str
+    peer: Peer | None = None
+
+    def line(self) -> str:
+        """`bench NAME VALUE UNIT`, and ` peer NAME VALUE ratio R` where there is one."""
+        line = f"bench {self.name} {number(self.value)} {self.unit}"
+        if self.peer is None:
+            return line
+        ratio = self.value / self.peer.value
+        return f"{line} peer {self.peer.name} {number(self.peer.value)} ratio {ratio:.2f}"
+
+
+def number(value: float) -> str:
+    """Three digits and more where there are more: nothing here is known better."""
+    if abs(value) >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def select(only: str | None) -> Sequence[str]:
+    """The groups that a name stands for: a set, a group or one of its figures. FatalError for others."""
+    name = only or "log"
+    if name in SETS:
+        return SETS[name]
+    for group, figures in GROUPS.items():
+        if name == group or name in figures:
+            return (group,)
+    raise FatalError(f"no bench is called {name!r}; there are {', '.join([*SETS, *GROUPS])}")

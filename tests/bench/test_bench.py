@@ -1,0 +1,59 @@
+"""The command runs on real parts, and its output has the shape that was promised. Speed is not looked at."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.bench.figures import GROUPS, SETS
+
+ROOT = Path(__file__).parents[2]
+LINE = re.compile(r"bench ([a-z0-9_]+) (-?[0-9.]+) (\S+)( peer [a-z_]+ [0-9.]+ ratio [0-9.]+)?")
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.bench", *arguments],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+
+
+@pytest.mark.integration
+def test_log_gives_each_of_its_figures_once_and_nothing_else() -> None:
+    done = bench("--quick", "--only", "log")
+    assert done.returncode == 0, done.stderr
+    found = [LINE.fullmatch(line) for line in done.stdout.splitlines()]
+    assert all(found), done.stdout
+    names = [match[1] for match in found if match]
+    assert names == [name for group in SETS["log"] for name in GROUPS[group]]
+    with_peer = [match[1] for match in found if match and match[4]]
+    assert with_peer == ["sink_rows_per_s"]  # Agent-Lightning is left out of quick runs
+    assert all(float(match[2]) > 0 for match in found if match)
+
+
+@pytest.mark.integration
+def test_memory_gives_its_figures() -> None:
+    done = bench("--quick", "--only", "memory")
+    assert done.returncode == 0, done.stderr
+    names = [line.split()[1] for line in done.stdout.splitlines()]
+    assert names == list(GROUPS["memory"])
+
+
+def test_help_says_what_there_is() -> None:
+    done = bench("--help")
+    assert done.returncode == 0
+    for name in (*SETS, *GROUPS):
+        assert name in done.stdout
+
+
+def test_an_unknown_name_is_refused_before_anything_starts() -> None:
+    done = bench("--only", "speed")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("bench failed: no bench is called 'speed'")
