@@ -81,32 +81,90 @@ FROM
 LEFT JOIN (SELECT * FROM {database}.trajectories_log FINAL) AS t
     ON e.rollout_id = t.rollout_id AND e.attempt_id = t.attempt_id;
 
--- One row a rollout, counted by distinct ids (C2), whether it was enqueued or only ran.
+-- What the dispatcher said of each rollout, step by step.
+CREATE OR REPLACE VIEW {database}.rollout_states AS
+SELECT * EXCEPT (kafka_partition, kafka_offset, kafka_timestamp), kafka_timestamp AS logged_at
+FROM {database}.rollout_states_log FINAL;
+
+-- One row a rollout, counted by distinct ids (C2), whether it was enqueued or only ran. The dispatcher's word
+-- is its state, and a final one is the last (G7); before there is any, an enqueued rollout is queuing. The
+-- state of one that only ran, with no dispatcher, is that of its attempts.
 CREATE OR REPLACE VIEW {database}.rollouts AS
 SELECT
-    rollout_id,
-    any(event.1) AS group_id,
-    any(event.2) AS task_id,
-    any(event.3) AS mode,
-    multiIf(countIf(event.6 = 'accepted') > 0, 'accepted', countIf(event.9) > 0, 'cancelled', countIf(event.4 != '') = 0, 'queuing',
-            countIf(event.6 IN ('open', 'ended')) > 0, 'running', 'rejected') AS state,
-    if(countIf(event.6 = 'accepted') > 0, NULL, argMaxIf(tuple(event.7), event.5, event.4 != '').1) AS reason,
-    countIf(event.4 != '') AS num_attempts,
-    anyIf(event.8, event.6 = 'accepted') AS outcome,
-    min(event.10) AS enqueued_at,
-    min(event.11) AS started_at,
-    max(event.12) AS ended_at
+    r.rollout_id AS rollout_id,
+    multiIf(s.revision > 0, s.group_id, c.rollout_id != '', c.group_id, a.group_id) AS group_id,
+    multiIf(s.revision > 0, s.task_id, c.rollout_id != '', c.task_id, a.task_id) AS task_id,
+    multiIf(s.revision > 0, s.mode, c.rollout_id != '', c.mode, a.mode) AS mode,
+    multiIf(s.revision > 0, s.state, a.num_attempts = 0, 'queuing', a.num_accepted > 0, 'accepted', a.num_open > 0, 'running', 'rejected') AS state,
+    a.reason AS reason,
+    a.num_attempts AS num_attempts,
+    a.outcome AS outcome,
+    if(c.rollout_id = '', NULL, c.enqueued_at) AS enqueued_at,
+    a.started_at AS started_at,
+    multiIf(s.revision = 0, a.ended_at, s.is_final, s.time, NULL) AS ended_at,
+    (s.is_final OR (s.revision = 0 AND a.num_attempts > 0 AND (a.num_accepted > 0 OR a.num_open = 0)))::Bool AS is_final,
+    s.error AS error
 FROM
 (
-    SELECT rollout_id, (group_id, task_id, toString(mode), attempt_id, attempt, toString(state), CAST(reason, 'Nullable(String)'), outcome,
-        false, CAST(NULL, 'Nullable(DateTime64(6, \'UTC\'))'), started_at, ended_at) AS event
-    FROM {database}.attempts
-    UNION ALL
-    SELECT rollout_id, (group_id, task_id, toString(mode), '', 0, '', CAST(NULL, 'Nullable(String)'), CAST(NULL, 'Nullable(Float64)'),
-        kind = 'cancel', CAST(time, 'Nullable(DateTime64(6, \'UTC\'))'), CAST(NULL, 'Nullable(DateTime64(6, \'UTC\'))'), CAST(NULL, 'Nullable(DateTime64(6, \'UTC\'))')) AS event
-    FROM {database}.rollouts_log FINAL
-)
-GROUP BY rollout_id;
+    SELECT rollout_id FROM {database}.rollout_states_log
+    UNION DISTINCT
+    SELECT rollout_id FROM {database}.rollouts_log WHERE kind = 'enqueue'
+    UNION DISTINCT
+    SELECT rollout_id FROM {database}.attempts_log
+) AS r
+LEFT JOIN
+(
+    SELECT
+        rollout_id, tupleElement(said, 1) AS group_id, tupleElement(said, 2) AS task_id, tupleElement(said, 3) AS mode,
+        tupleElement(said, 4) AS state, tupleElement(said, 5) AS error, tupleElement(said, 6) AS time,
+        tupleElement(newest, 1) AS is_final, tupleElement(newest, 2) AS revision
+    FROM
+    (
+        SELECT
+            rollout_id,
+            max(tuple(is_final, revision)) AS newest,
+            argMax(tuple(group_id, task_id, toString(mode), toString(state), error, time), tuple(is_final, revision)) AS said
+        FROM {database}.rollout_states_log FINAL
+        GROUP BY rollout_id
+    )
+) AS s ON r.rollout_id = s.rollout_id
+LEFT JOIN
+(
+    SELECT
+        rollout_id, tupleElement(asked, 1) AS group_id, tupleElement(asked, 2) AS task_id, tupleElement(asked, 3) AS mode, enqueued_at
+    FROM
+    (
+        SELECT
+            rollout_id,
+            argMin(tuple(group_id, task_id, toString(mode)), kafka_offset) AS asked,
+            min(time) AS enqueued_at
+        FROM {database}.rollouts_log FINAL
+        WHERE kind = 'enqueue'
+        GROUP BY rollout_id
+    )
+) AS c ON r.rollout_id = c.rollout_id
+LEFT JOIN
+(
+    SELECT
+        rollout_id, tupleElement(ran, 1) AS group_id, tupleElement(ran, 2) AS task_id, tupleElement(ran, 3) AS mode,
+        num_attempts, num_accepted, num_open, if(num_accepted > 0, NULL, tupleElement(last, 1)) AS reason,
+        outcome, started_at, ended_at
+    FROM
+    (
+        SELECT
+            rollout_id,
+            argMax(tuple(group_id, task_id, toString(mode)), tuple(group_id != '', attempt)) AS ran,
+            argMax(tuple(CAST(reason, 'Nullable(String)')), attempt) AS last,
+            count() AS num_attempts,
+            countIf(state = 'accepted') AS num_accepted,
+            countIf(state IN ('open', 'ended')) AS num_open,
+            anyIf(outcome, state = 'accepted') AS outcome,
+            min(started_at) AS started_at,
+            max(ended_at) AS ended_at
+        FROM {database}.attempts
+        GROUP BY rollout_id
+    )
+) AS a ON r.rollout_id = a.rollout_id;
 
 -- One row a bad record, however many consumers met it. Keys and values are bytes.
 CREATE OR REPLACE VIEW {database}.dead_letters AS
