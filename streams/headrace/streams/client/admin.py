@@ -1,10 +1,11 @@
 """Topics made true from their files, and how far consumer groups are behind."""
 
+import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
+    Consumer,
     KafkaError,
     KafkaException,
     TopicPartition,
@@ -25,6 +26,24 @@ from headrace.streams.client.errors import KafkaUnavailableError
 from headrace.streams.settings import KafkaSettings
 
 TIMEOUT_S = 30.0
+_LOOK_AGAIN_S = 0.05
+_NO_LEADER = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.FENCED_LEADER_EPOCH,
+    }
+)
+_NO_COORDINATOR = frozenset(
+    {
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError._WAIT_COORD,  # noqa: SLF001  the client's own name for it
+    }
+)
 
 
 class TopicStatus(NamedTuple):
@@ -79,6 +98,7 @@ def describe_topics(settings: KafkaSettings) -> list[TopicStatus]:
 
 def apply_topics(settings: KafkaSettings) -> list[Applied]:
     """Create what is missing, set configuration that differs; partitions are checked, never changed.
+    What it created can be used when it returns.
 
     FatalError when a topic has another number of partitions: changing it would move keys away from
     their history.
@@ -130,13 +150,41 @@ def group_lag(settings: KafkaSettings, group: str, topics: Iterable[str]) -> dic
         return {}
     ends = _offsets(admin, places, OffsetSpec.latest())
     starts = _offsets(admin, places, OffsetSpec.earliest())
-    request = [ConsumerGroupTopicPartitions(group, places)]
-    (future,) = admin.list_consumer_group_offsets(request, request_timeout=TIMEOUT_S).values()
-    committed = {(place.topic, place.partition): place.offset for place in future.result().topic_partitions}
+    committed = _committed(settings, group, places)
     return {
         place: end - (committed[place] if committed.get(place, -1) >= 0 else starts[place])
         for place, end in ends.items()
     }
+
+
+def _committed(
+    settings: KafkaSettings, group: str, places: list[TopicPartition]
+) -> dict[tuple[str, int], int]:
+    """The group's next offsets, by a consumer that does not join it; negative where there is no commit.
+
+    Not by `AdminClient.list_consumer_group_offsets`: while a broker sets up its first group coordinator, that
+    of confluent-kafka 2.16 ends the process with a segmentation fault (in 5 of 9 tries) or hangs.
+    """
+    consumer = Consumer(
+        {"client.id": "headrace-admin", "log_level": 2, "enable.auto.commit": False}
+        | settings.librdkafka()
+        | {"group.id": group}
+    )
+    deadline = time.monotonic() + TIMEOUT_S
+    try:
+        while True:
+            try:
+                found = consumer.committed(places, timeout=TIMEOUT_S)
+                error = next((place.error for place in found if place.error is not None), None)
+            except KafkaException as exception:
+                error = exception.args[0]
+            if error is None:
+                return {(place.topic, place.partition): place.offset for place in found}
+            if error.code() not in _NO_COORDINATOR or time.monotonic() > deadline:
+                raise KafkaException(error)
+            time.sleep(_LOOK_AGAIN_S)
+    finally:
+        consumer.close()
 
 
 def end_offsets(settings: KafkaSettings, topics: Iterable[str]) -> dict[tuple[str, int], int]:
@@ -150,8 +198,18 @@ def end_offsets(settings: KafkaSettings, topics: Iterable[str]) -> dict[tuple[st
 def _offsets(
     admin: AdminClient, places: list[TopicPartition], spec: OffsetSpec
 ) -> dict[tuple[str, int], int]:
-    futures = admin.list_offsets(dict.fromkeys(places, spec), request_timeout=TIMEOUT_S)
-    return {(place.topic, place.partition): future.result().offset for place, future in futures.items()}
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        futures = admin.list_offsets(dict.fromkeys(places, spec), request_timeout=TIMEOUT_S)
+        try:
+            return {
+                (place.topic, place.partition): future.result().offset for place, future in futures.items()
+            }
+        except KafkaException as error:
+            # A partition has no leader for a moment after its creation and after a broker's return.
+            if error.args[0].code() not in _NO_LEADER or time.monotonic() > deadline:
+                raise
+        time.sleep(_LOOK_AGAIN_S)
 
 
 def _metadata(admin: AdminClient, settings: KafkaSettings) -> Any:  # noqa: ANN401  confluent_kafka's ClusterMetadata
@@ -193,6 +251,26 @@ def _create(admin: AdminClient, missing: list[TopicStatus], settings: KafkaSetti
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
+    _wait_for(admin, {topic.topic: topic.num_partitions for topic in new}, settings)
+
+
+def _wait_for(admin: AdminClient, partitions: dict[str, int], settings: KafkaSettings) -> None:
+    """Return when the broker has these topics: the controller answers before, and clients would miss them."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        found = _metadata(admin, settings).topics
+        absent = [name for name, number in partitions.items() if not _has_leaders(found.get(name), number)]
+        if not absent:
+            return
+        if time.monotonic() > deadline:
+            raise KafkaUnavailableError(
+                f"created, and without a leader after {TIMEOUT_S:g} s: {', '.join(absent)}"
+            )
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def _has_leaders(topic: Any, number: int) -> bool:  # noqa: ANN401  confluent_kafka's TopicMetadata
+    return topic is not None and sum(each.leader >= 0 for each in topic.partitions.values()) >= number
 
 
 def _alter(admin: AdminClient, status: TopicStatus) -> None:
