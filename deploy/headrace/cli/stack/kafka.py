@@ -154,7 +154,8 @@ class KafkaBroker(Service):
         scratch = self.root / "formatting"
         shutil.rmtree(scratch, ignore_errors=True)
         self._write_properties(scratch)
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # One that begins with a dash, as one in 64 would, the tool takes for an option.
+        cluster_id = "h" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
         command = [self._java, "-Xmx128m", "-XX:TieredStopAtLevel=1", *self._jvm_options()]
         command += ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self._properties_path)]
         done = subprocess.run(
