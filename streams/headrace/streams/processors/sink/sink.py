@@ -112,7 +112,8 @@ class Sink:
             if due is None and now >= idle_until:
                 return
             until = due if due is not None else min(idle_until, now + _IDLE_S)
-            for message in self._consumer.consume(_READ, max(0.0, until - now)):
+            # One at first: `consume` returns early only when it has all that it was asked for.
+            for message in self._consumer.consume(1 if due is None else _READ, max(0.0, until - now)):
                 self._take(message)
             rows = sum(len(buffer) for buffer in self._buffers.values())
             num_bytes = sum(buffer.num_bytes for buffer in self._buffers.values())
