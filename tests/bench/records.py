@@ -29,9 +29,9 @@ _Conversation: TypeAlias = tuple[Generation, ...]
 
 
 def spans(num: int) -> list[Span]:
-    """Model calls of about 1 KB when encoded: 96 + 24 token ids, 24 logprobs, some text."""
+    """Model calls of about 1 KB when encoded: 44 + 24 token ids, 24 logprobs, and their text."""
     source = random.Random(1)
-    contents = [_generation(source, _token_ids(source, 96)) for _ in range(_CONTENTS)]
+    contents = [_generation(source, _token_ids(source, 44)) for _ in range(_CONTENTS)]
     made = []
     for number in range(num):
         if number % _SPANS_PER_ATTEMPT == 0:
@@ -127,8 +127,8 @@ def _generation(source: random.Random, prompt: tuple[int, ...]) -> Generation:
         model="tiny",
         resource_name="policy",
         resource_version=3,
-        request='[{"role": "user", "content": "' + _text(source, 60) + '"}]',
-        response=_text(source, 80),
+        request='[{"role": "user", "content": "' + _text(source, len(prompt)) + '"}]',
+        response=_text(source, len(response)),
         prompt_token_ids=prompt,
         response_token_ids=response,
         response_logprobs=tuple(-3 * source.random() for _ in response),
@@ -143,5 +143,6 @@ def _token_ids(source: random.Random, num: int) -> tuple[int, ...]:
     return tuple(source.randrange(_VOCABULARY) for _ in range(num))
 
 
-def _text(source: random.Random, length: int) -> str:
-    return "".join(source.choices("etaoin shrdlu", k=length))
+def _text(source: random.Random, num_tokens: int) -> str:
+    """As long as a text of so many tokens is in English."""
+    return "".join(source.choices("etaoin shrdlu", k=4 * num_tokens))
