@@ -151,16 +151,21 @@ def group_lag(settings: KafkaSettings, group: str, topics: Iterable[str]) -> dic
     ends = _offsets(admin, places, OffsetSpec.latest())
     starts = _offsets(admin, places, OffsetSpec.earliest())
     committed = _committed(settings, group, places)
-    return {
-        place: end - (committed[place] if committed.get(place, -1) >= 0 else starts[place])
-        for place, end in ends.items()
-    }
+    return {place: end - committed.get(place, starts[place]) for place, end in ends.items()}
+
+
+def group_offsets(settings: KafkaSettings, group: str, topics: Iterable[str]) -> dict[tuple[str, int], int]:
+    """The group's next offset in each partition of these topics in which it has committed one."""
+    metadata = _metadata(admin_client(settings), settings)
+    return _committed(
+        settings, group, [TopicPartition(t, p) for t in topics for p in metadata.topics[t].partitions]
+    )
 
 
 def _committed(
     settings: KafkaSettings, group: str, places: list[TopicPartition]
 ) -> dict[tuple[str, int], int]:
-    """The group's next offsets, by a consumer that does not join it; negative where there is no commit.
+    """The group's next offsets, where it has committed, by a consumer that does not join it.
 
     Not by `AdminClient.list_consumer_group_offsets`: while a broker sets up its first group coordinator, that
     of confluent-kafka 2.16 ends the process with a segmentation fault (in 5 of 9 tries) or hangs.
@@ -179,7 +184,7 @@ def _committed(
             except KafkaException as exception:
                 error = exception.args[0]
             if error is None:
-                return {(place.topic, place.partition): place.offset for place in found}
+                return {(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
             if error.code() not in _NO_COORDINATOR or time.monotonic() > deadline:
                 raise KafkaException(error)
             time.sleep(_LOOK_AGAIN_S)
