@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from tests.bench import assembler, freshness, memory, publisher, sink, span_store
-from tests.bench.figures import GROUPS, SETS, Figure, select
+from tests.bench.figures import GROUPS, SETS, Figure, median, select
 from tests.bench.parts import Parts, parts, say
 
 from headrace.schemas.errors import HeadraceError
@@ -32,10 +32,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with parts() as running:
             for group in groups:
                 say(f"{group}: load of the machine {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-                for figure in benches[group](running, scale):
+                for figure in _repeated(partial(benches[group], running, scale), options.repeat):
                     print(figure.line(), flush=True)
     except HeadraceError as error:
         raise SystemExit(f"bench failed: {error}") from error
+
+
+def _repeated(bench: Callable[[], Iterator[Figure]], repeat: int) -> Iterator[Figure]:
+    """The figures of one run as they come, or the medians of several."""
+    if repeat == 1:
+        yield from bench()
+        return
+    runs = []
+    for _ in range(repeat):
+        runs.append(list(bench()))
+        for figure in runs[-1]:
+            say(f"run {len(runs)} of {repeat}: {figure.line()}")
+    for repeats in zip(*runs, strict=True):
+        yield median(repeats)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -49,5 +63,8 @@ def _parser() -> argparse.ArgumentParser:
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--scale", type=float, default=1.0, help="more or less work (default: 1)")
     size.add_argument("--quick", action="store_true", help="as little as possible, to see that it runs")
+    parser.add_argument(
+        "--repeat", type=int, default=1, metavar="N", help="each so often, and the median (default: 1)"
+    )
     parser.add_argument("--no-peer", action="store_true", help="without Agent-Lightning")
     return parser

@@ -51,6 +51,16 @@ class Figure:
         ratio = self.value / self.peer.value
         return f"{line} peer {self.peer.name} {number(self.peer.value)} ratio {ratio:.2f}"
 
+    @property
+    def rank(self) -> float:
+        """What repeats are compared by: the ratio where there is a peer, since both had the same machine."""
+        return self.value if self.peer is None else self.value / self.peer.value
+
+
+def median(repeats: Sequence[Figure]) -> Figure:
+    """The one in the middle, as it was measured; of an even number the lower."""
+    return sorted(repeats, key=lambda figure: figure.rank)[(len(repeats) - 1) // 2]
+
 
 def number(value: float) -> str:
     """Three digits and more where there are more: nothing here is known better."""

@@ -2,6 +2,7 @@
 
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -60,18 +61,27 @@ class Parts:
         self._folder = folder
         self._broker = broker
         self._server = server
+        self._numbers: Counter[str] = Counter()
 
     @contextmanager
     def lane(self, name: str) -> Iterator[Lane]:
-        """Topics and tables under this name; its processes end with it."""
-        kafka = KafkaSettings(bootstrap_servers=self._broker.bootstrap_servers, topic_prefix=name)
+        """Topics and tables under a name of its own that begins so; its processes end with it."""
+        own_name = self._own(name)
+        kafka = KafkaSettings(bootstrap_servers=self._broker.bootstrap_servers, topic_prefix=own_name)
         apply_topics(kafka)
-        lane = Lane(kafka, self.tables(name), self._folder / name)
+        lane = Lane(kafka, self._tables(own_name), self._folder / own_name)
         with lane.processes:
             yield lane
 
-    def tables(self, database: str) -> ClickHouseSettings:
-        """Empty tables in a database of this name."""
+    def tables(self, name: str) -> ClickHouseSettings:
+        """Empty tables, in a database whose name begins so."""
+        return self._tables(self._own(name))
+
+    def _own(self, name: str) -> str:
+        self._numbers[name] += 1
+        return f"bench_{name}_{self._numbers[name]}"
+
+    def _tables(self, database: str) -> ClickHouseSettings:
         clickhouse = ClickHouseSettings(host=self._server.host, port=self._server.port, database=database)
         migrate(clickhouse, asset("clickhouse"))
         return clickhouse

@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 
 import pytest
-from tests.bench.figures import GROUPS, Figure, Peer, number, select
+from tests.bench.figures import GROUPS, Figure, Peer, median, number, select
 from tests.bench.statistics import quantile, slope
 
 from headrace.schemas.errors import FatalError
@@ -59,6 +59,16 @@ def test_no_figure_is_in_two_groups() -> None:
 )
 def test_quantiles_are_values_that_were_measured(q: float, expected: int) -> None:
     assert quantile(list(range(100, 0, -1)), q) == expected
+
+
+def test_the_median_of_repeats_goes_by_the_ratio_where_there_is_a_peer() -> None:
+    alone = [Figure("f", value, "ms") for value in (3.0, 1.0, 2.0, 9.0)]
+    assert median(alone) is alone[2]
+    # Fast and slow moments of the machine: 1.0, 3.0 and 2.0 times the peer.
+    beside = [
+        Figure("f", value, "rows/s", Peer("p", peer)) for value, peer in ((900, 900), (30, 10), (20, 10))
+    ]
+    assert median(beside) is beside[2]
 
 
 def test_quantile_of_one_value() -> None:
