@@ -2,5 +2,5 @@
 
 import pytest
 
-pytest.register_assert_rewrite("tests.audit", "tests.stories")
+pytest.register_assert_rewrite("tests.audit", "tests.rollout_audit", "tests.stories")
 pytest_plugins = ["tests.services", "tests.pipeline"]
