@@ -1,10 +1,10 @@
 """`headrace demo`."""
 
+import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,12 +13,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from headrace.cli.demo.account import Account, Published, take_account
-from headrace.cli.demo.workload import Poison, Workload, make_workload
+from headrace.cli.demo.script import GROUP_SIZE, config, credit_rule_of, script
 from headrace.cli.ingest_commands import DEMO_FILES
 from headrace.schemas.errors import FatalError
-from headrace.schemas.records import Record, Span
-from headrace.schemas.topics import topic_name, topic_specs
+from headrace.schemas.ids import uuid7
+from headrace.schemas.records import Record, RolloutCommand, Span, now
+from headrace.schemas.topics import topic_name
 from headrace.streams.ingest.source import Source
+from headrace.streams.topology import PIPELINE
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
@@ -28,8 +30,11 @@ if TYPE_CHECKING:
 
 GRACE_S = 2.0
 """For stragglers and outcomes: short, so that the demo needs not wait long for what it lost on purpose."""
+CONCURRENCY = 64
 
 STORY = {
+    "Rollouts": """\
+SELECT state, count() AS rollouts, sum(num_attempts) AS attempts FROM rollouts GROUP BY state""",
     "Attempts by outcome and reason": """\
 SELECT status, state, reason, num_attempts AS attempts, round(mean_outcome, 3) AS mean_outcome
 FROM attempts_by_outcome""",
@@ -52,11 +57,9 @@ SELECT topic, reason, count() AS records FROM dead_letters GROUP BY topic, reaso
 
 
 @click.command()
-@click.option(
-    "--attempts", type=click.IntRange(min=1), default=2500, show_default=True, help="Generated attempts."
-)
+@click.option("--rollouts", type=click.IntRange(min=1), default=2500, show_default=True, help="To be run.")
 @click.option("--poison", type=click.IntRange(min=0), default=40, show_default=True, help="Bad records.")
-@click.option("--seed", type=int, default=7, show_default=True, help="Of the generated attempts.")
+@click.option("--seed", type=int, default=7, show_default=True, help="Of the rollouts' scripts.")
 @click.option(
     "--limit-s",
     type=click.FloatRange(min=1),
@@ -70,12 +73,13 @@ SELECT topic, reason, count() AS records FROM dead_letters GROUP BY topic, reaso
     multiple=True,
     help="Recorded traces to ingest, instead of the small set that comes with headrace.",
 )
-def demo(*, attempts: int, poison: int, seed: int, limit_s: float, traces: tuple[Path, ...]) -> None:
+def demo(*, rollouts: int, poison: int, seed: int, limit_s: float, traces: tuple[Path, ...]) -> None:
     """Run the whole pipeline on this machine, and account for every record.
 
-    Starts Kafka, ClickHouse and the processors, ingests recorded traces and a generated stream of
-    attempts (out of order, with duplicates, holes and poison), waits until nothing is left to do, and
-    shows in SQL what came of it. The exit status is 0 only if nothing was lost, doubled or changed.
+    Starts Kafka, ClickHouse, the processors and a runner. Recorded traces are ingested, and rollouts are
+    dispatched to a scripted agent that publishes out of order, twice or not at all, fails and hangs; bad
+    records come between. When nothing is left to do, SQL shows what came of it. The exit status is 0 only if
+    nothing was lost, doubled or changed.
     """
     from headrace.cli.demo.stack import demo_stack  # noqa: PLC0415  Kafka's and ClickHouse's clients
     from headrace.streams.clickhouse import connect  # noqa: PLC0415  an extra
@@ -83,84 +87,123 @@ def demo(*, attempts: int, poison: int, seed: int, limit_s: float, traces: tuple
     console = Console()
     began = time.monotonic()
     with ExitStack() as cleanup:
-        stack = cleanup.enter_context(demo_stack(console, straggler_grace_s=GRACE_S))
-        workload = make_workload(attempts, poison, seed=seed, start=datetime.now(UTC), grace_s=GRACE_S)
-        published = _publish(stack, workload, traces or DEMO_FILES, console)
+        stack = cleanup.enter_context(demo_stack(console, straggler_grace_s=GRACE_S, concurrency=CONCURRENCY))
+        published = Published()
+        deadline = time.monotonic() + limit_s
+        _publish(stack, published, traces or DEMO_FILES, poison, console)
+        _roll_out(stack, published, rollouts, seed=seed, console=console, deadline=deadline)
         client = connect(stack.clickhouse)
         cleanup.callback(client.close)
 
         def num_finalized() -> int:
             return int(client.query("SELECT count() FROM trajectories").first_row[0])
 
-        _wait(stack, len(published.attempts), num_finalized, console, limit_s)
+        _wait(stack, published.num_attempts, num_finalized, console=console, deadline=deadline)
         _tell_story(stack, console)
-        account = take_account(client, published, workload.expected)
+        account = take_account(client, published)
     _print_result(account, time.monotonic() - began, stack.home, console)
     sys.exit(0 if account.is_clean else 1)
 
 
-def _publish(stack: "DemoStack", workload: Workload, traces: tuple[Path, ...], console: Console) -> Published:
-    """Publish everything; return what that was, once Kafka has acknowledged it."""
+def _publish(
+    stack: "DemoStack", published: Published, traces: Sequence[Path], num_poison: int, console: Console
+) -> None:
+    """Publish recorded traces, and bytes that are no records."""
     from headrace.streams.client.publisher import Publisher  # noqa: PLC0415  brings Kafka's client
 
-    published = Published()
-    recorded = [item for item in Source(traces) if isinstance(item, Record)]
-    items: list[Record | Poison] = [*recorded, *workload.items]
-    spans = topic_name(Span, stack.kafka.topic_prefix)
-    with _progress(console) as progress, Publisher(stack.kafka) as publisher:
-        task = progress.add_task("publishing", total=len(items))
-        for item in items:
-            if isinstance(item, Poison):
-                _publish_poison(publisher, spans, item, published)
-            else:
+    num_calls = 0
+    with Publisher(stack.kafka) as publisher:
+        for item in Source(traces):
+            if isinstance(item, Record):
                 publisher.publish(item)
                 published.add(item)
-            progress.advance(task)
-    calls = sum(1 for item in recorded if isinstance(item, Span) and item.generation is not None)
-    console.print(
-        f"published {len(items)} records: {calls} recorded model calls, {len(workload.expected)} generated "
-        f"attempts, {len(published.poison)} bad records",
-        highlight=False,
-        soft_wrap=True,
-    )
-    return published
+                num_calls += isinstance(item, Span) and item.generation is not None
+        for number in range(num_poison):
+            _publish_poison(publisher, topic_name(Span, stack.kafka.topic_prefix), number, published)
+    console.print(f"published {num_calls} recorded model calls and {num_poison} bad records", highlight=False)
 
 
-def _publish_poison(publisher: "Publisher", topic: str, item: Poison, published: Published) -> None:
+def _publish_poison(publisher: "Publisher", topic: str, number: int, published: Published) -> None:
+    """Bad magic, an unknown schema id, a body cut short, no Avro at all."""
+
     def remember(error: "KafkaError | None", message: "Message") -> None:
         if error is not None:
             raise FatalError(f"Kafka did not take a record: {error.str()}")
         published.poison.add((topic, message.partition() or 0, message.offset() or 0))
 
-    publisher.publish_bytes(topic, item.key, item.value, on_delivery=remember)
+    kinds = (b"\x07\x00\x00\x03\xf0 bad magic", b"\x00\x7f\xff\xff\xfe no such schema", b"\x00\x00", b"{}")
+    publisher.publish_bytes(topic, uuid7().encode(), kinds[number % len(kinds)], on_delivery=remember)
+
+
+def _roll_out(
+    stack: "DemoStack",
+    published: Published,
+    num_rollouts: int,
+    *,
+    seed: int,
+    console: Console,
+    deadline: float,
+) -> None:
+    """Hand rollouts over and wait until each is in a final state."""
+    from headrace.streams.client.rollouts import Client  # noqa: PLC0415  brings Kafka's client
+
+    commands = []
+    for number in range(num_rollouts):
+        group = number // GROUP_SIZE
+        command = RolloutCommand(
+            kind="enqueue",
+            rollout_id=uuid7(),
+            group_id=f"demo-group-{group}",
+            group_size=GROUP_SIZE,
+            task_id=f"task-{group % 25}",
+            task=json.dumps({"seed": seed, "number": number}),
+            config=config(GRACE_S, credit_rule_of(number)),
+            time=now(),
+        )
+        commands.append(command)
+        attempt = 1
+        plan = published.scripts[command.rollout_id, attempt] = script(seed, number, attempt)
+        if plan.is_tried_again:
+            published.scripts[command.rollout_id, attempt + 1] = script(seed, number, attempt + 1)
+    with _progress(console) as progress, Client(stack.kafka) as client:
+        task = progress.add_task("running rollouts", total=num_rollouts)
+        client.submit(commands)
+        ids = [command.rollout_id for command in commands]
+        for _ in client.wait(ids, timeout_s=max(1.0, deadline - time.monotonic())):
+            stack.check()
+            progress.advance(task)
 
 
 def _wait(
-    stack: "DemoStack", num_attempts: int, num_finalized: Callable[[], int], console: Console, limit_s: float
+    stack: "DemoStack",
+    num_attempts: int,
+    num_finalized: Callable[[], int],
+    *,
+    console: Console,
+    deadline: float,
 ) -> None:
     """Until every attempt has its verdict in ClickHouse and no group has anything left to read."""
     from headrace.streams.client.admin import group_lag  # noqa: PLC0415  brings Kafka's client
 
     prefix = stack.kafka.topic_prefix
-    assembled = [topic_specs()[name].full_name(prefix) for name in ("attempts", "spans", "rewards")]
-    stored = [spec.full_name(prefix) for spec in topic_specs().values()]
-    deadline = time.monotonic() + limit_s
     with _progress(console) as progress:
         task = progress.add_task("assembling", total=num_attempts)
         while True:
             stack.check()
             finalized = num_finalized()
-            behind = sum(group_lag(stack.kafka, f"{prefix}-assembler", assembled).values())
-            unstored = sum(group_lag(stack.kafka, f"{prefix}-sink", stored).values())
-            words = f"assembling, {behind} to assemble, {unstored} to store"
-            progress.update(task, completed=finalized, description=words)
-            if finalized >= num_attempts and behind == 0 and unstored == 0:
+            lags = {
+                stage.name: sum(group_lag(stack.kafka, stage.group(prefix), stage.topics(prefix)).values())
+                for stage in PIPELINE
+            }
+            words = ", ".join(f"{name} {lag} behind" for name, lag in lags.items())
+            progress.update(task, completed=finalized, description=f"assembling: {words}")
+            if finalized >= num_attempts and not any(lags.values()):
                 progress.update(task, description="assembled, and nothing is left to read")
                 return
             if time.monotonic() > deadline:
                 raise FatalError(
-                    f"not done within {limit_s:g} s: {finalized} of {num_attempts} attempts finalized, "
-                    f"lag {behind} (assembler) and {unstored} (sink); logs are in {stack.home / 'logs'}"
+                    f"not done in time: {finalized} of {num_attempts} attempts finalized; {words}; "
+                    f"logs are in {stack.home / 'logs'}"
                 )
             time.sleep(0.25)
 

@@ -20,6 +20,9 @@ COMMANDS = {
     "ingest": "headrace.cli.ingest_commands:ingest",
     "lag": "headrace.cli.lag_commands:lag",
     "migrate": "headrace.cli.sql_commands:migrate",
+    "resources": "headrace.cli.resource_commands:resources",
+    "rollouts": "headrace.cli.rollout_commands:rollouts",
+    "runner": "headrace.cli.runner_commands:runner",
     "schemas": "headrace.cli.schema_commands:schemas",
     "sink": "headrace.cli.processor_commands:sink",
     "sql": "headrace.cli.sql_commands:sql",
@@ -36,6 +39,11 @@ SUMMARIES = {
         "status": "Show what runs, where, and how large it is.",
         "demo": "Run the whole pipeline on traces, and account for every record.",
         "fetch-kafka": "Fetch Kafka's jars by Maven.",
+    },
+    "Rollouts": {
+        "rollouts": "Hand over tasks, see what became of them, wait, cancel.",
+        "runner": "Run an agent on them, a function or a program in any language.",
+        "resources": "Publish and list versions of weights, prompts and endpoints.",
     },
     "Data": {
         "ingest": "Publish recorded traces: OpenAI chats, OTLP/JSON.",

@@ -1,36 +1,45 @@
 """The account: what was published against what SQL shows, record by record."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headrace.cli.demo.workload import ExpectedAttempt
+from headrace.cli.demo.script import Script
 from headrace.schemas.records import AttemptEvent, Record, Reward, Span
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
 Place = tuple[str, int, int]
+Scripts = dict[tuple[str, int], Script]
+"""By rollout id and number of the attempt."""
+
 _MAX_WORDS = 20
 
 
 @dataclass
 class Published:
-    """What went in: distinct spans, rewards and attempts by their ids, poison by its place."""
+    """What went in: recorded traces by their ids, played attempts by their scripts, poison by its place."""
 
-    attempts: set[str] = field(default_factory=set)
-    spans: set[tuple[str, str]] = field(default_factory=set)
-    rewards: set[str] = field(default_factory=set)
-    poison: set[Place] = field(default_factory=set)
+    attempts: set[object] = field(default_factory=set)
+    spans: set[object] = field(default_factory=set)
+    rewards: set[object] = field(default_factory=set)
+    scripts: Scripts = field(default_factory=dict)
+    poison: set[object] = field(default_factory=set)
 
     def add(self, record: Record) -> None:
+        """A record of a trace."""
         if isinstance(record, AttemptEvent):
             self.attempts.add(record.attempt_id)
         elif isinstance(record, Span):
-            self.spans.add((record.attempt_id, record.span_id))
+            self.spans.add((record.attempt_id, record.sequence_id))
         elif isinstance(record, Reward):
-            self.rewards.add(record.reward_id)
+            self.rewards.add((record.attempt_id, record.sequence_id))
+
+    @property
+    def num_attempts(self) -> int:
+        return len(self.attempts) + len(self.scripts)
 
 
 @dataclass
@@ -50,11 +59,12 @@ class Account:
     def is_clean(self) -> bool:
         return not (self.lost or self.duplicated or self.wrong)
 
-    def compare(self, what: str, published: set[object], found: Counter[object]) -> None:
+    def compare(self, what: str, published: set[object], found: Iterable[object]) -> None:
         """Count what is missing, what is there twice, and what nobody published."""
-        missing = published - found.keys()
-        foreign = found.keys() - published
-        twice = sum(count - 1 for count in found.values())
+        counts = Counter(found)
+        missing = published - counts.keys()
+        foreign = counts.keys() - published
+        twice = sum(count - 1 for count in counts.values())
         self.lost += len(missing)
         self.duplicated += twice
         self.wrong += len(foreign)
@@ -64,56 +74,75 @@ class Account:
         if twice:
             self.say(f"{twice} {what} too many")
 
+    def differ(self, words: str) -> None:
+        self.wrong += 1
+        self.say(words)
+
     def say(self, words: str) -> None:
         if len(self.words) < _MAX_WORDS:
             self.words.append(words)
 
 
-def take_account(client: "Client", published: Published, expected: dict[str, ExpectedAttempt]) -> Account:
+def take_account(client: "Client", published: Published) -> Account:
     """Read all that the public views hold, and compare."""
     account = Account()
-    verdicts = client.query("SELECT attempt_id, reason FROM trajectories").result_rows
+    scripts = published.scripts
+    rollouts = {rollout_id for rollout_id, _ in scripts}
+    verdicts = client.query("SELECT rollout_id, attempt, attempt_id, reason FROM trajectories").result_rows
+    numbers = {attempt_id: (rollout_id, number) for rollout_id, number, attempt_id, _ in verdicts}
+
+    def name(attempt_id: str) -> object:
+        """Of a played attempt its rollout and number, since its id was given by the runner."""
+        found = numbers.get(attempt_id)
+        return found if found is not None and found[0] in rollouts else attempt_id
+
     account.attempts = len(verdicts)
-    account.incomplete = sum(1 for _, reason in verdicts if reason == "missing_sequence_ids")
-    account.compare("attempts", set(published.attempts), Counter(attempt_id for attempt_id, _ in verdicts))
-    for attempt_id, reason in verdicts:
-        if attempt_id in expected and reason != expected[attempt_id].reason:
-            account.wrong += 1
-            account.say(f"attempt {attempt_id}: {reason}, and {expected[attempt_id].reason} is right")
-    spans = client.query("SELECT attempt_id, span_id FROM spans").result_rows
-    account.compare("spans", set(published.spans), Counter(map(tuple, spans)))
-    rewards = client.query("SELECT reward_id FROM rewards").result_rows
-    account.compare("rewards", set(published.rewards), Counter(reward_id for (reward_id,) in rewards))
+    account.incomplete = sum(1 for *_, reason in verdicts if reason == "missing_sequence_ids")
+    account.compare("attempts", published.attempts | set(scripts), (name(row[2]) for row in verdicts))
+    for rollout_id, number, _, reason in verdicts:
+        plan = scripts.get((rollout_id, number))
+        if plan is not None and reason != plan.reason:
+            account.differ(f"rollout {rollout_id}, attempt {number}: {reason}, and {plan.reason} is right")
+    _compare_events(client, account, published, name)
     letters = client.query("SELECT topic, partition, offset FROM dead_letters").result_rows
     account.dead_letters = len(letters)
-    account.compare("dead letters", set(published.poison), Counter(map(tuple, letters)))
-    _compare_transitions(client, account, expected)
+    account.compare("dead letters", published.poison, map(tuple, letters))
+    _compare_transitions(client, account, scripts, name)
     return account
 
 
-def _compare_transitions(client: "Client", account: Account, expected: dict[str, ExpectedAttempt]) -> None:
-    """Every transition of the generated attempts, down to the last token id and logprob."""
+def _compare_events(
+    client: "Client", account: Account, published: Published, name: Callable[[str], object]
+) -> None:
+    for view, recorded, ids in (
+        ("spans", published.spans, Script.span_ids),
+        ("rewards", published.rewards, Script.reward_ids),
+    ):
+        rows = client.query(f"SELECT attempt_id, sequence_id FROM {view}").result_rows  # noqa: S608  our names
+        played = {(place, at) for place, plan in published.scripts.items() for at in ids(plan)}
+        account.compare(view, recorded | played, ((name(attempt_id), at) for attempt_id, at in rows))
+
+
+def _compare_transitions(
+    client: "Client", account: Account, scripts: Scripts, name: Callable[[str], object]
+) -> None:
+    """Every transition of the played attempts, down to the last token id and logprob."""
     rows = client.query(
         "SELECT attempt_id, sequence_id, prompt_token_ids, response_token_ids, response_logprobs, reward "
-        "FROM transitions ORDER BY attempt_id, step"
+        "FROM transitions"
     ).result_rows
     account.transitions = len(rows)
-    found: dict[object, object] = {}
-    places: Counter[object] = Counter()
-    for attempt_id, sequence_id, prompt, response, logprobs, reward in rows:
-        if attempt_id in expected:
-            places[attempt_id, sequence_id] += 1
-            found[attempt_id, sequence_id] = (tuple(prompt), tuple(response), tuple(logprobs), reward)
-    wanted = dict(_wanted(expected))
-    account.compare("transitions", set(wanted), places)
-    for place, content in wanted.items():
-        if place in found and found[place] != content:
-            account.wrong += 1
-            account.say(f"the transition at {place} differs from what the model generated")
-
-
-def _wanted(expected: dict[str, ExpectedAttempt]) -> Iterator[tuple[object, object]]:
-    for attempt in expected.values():
-        for step in attempt.transitions:
-            place = (attempt.attempt_id, step.sequence_id)
-            yield place, (step.prompt, step.response, step.logprobs, step.reward)
+    found = [
+        ((name(attempt_id), at), (tuple(prompt), tuple(response), tuple(logprobs), reward))
+        for attempt_id, at, prompt, response, logprobs, reward in rows
+        if name(attempt_id) != attempt_id
+    ]
+    wanted: dict[object, object] = {
+        (place, at): (step.prompt, step.response, step.logprobs, step.reward)
+        for place, plan in scripts.items()
+        for at, step in plan.transitions().items()
+    }
+    account.compare("transitions", set(wanted), (place for place, _ in found))
+    for place, content in found:
+        if place in wanted and wanted[place] != content:
+            account.differ(f"the transition at {place} differs from what the model generated")

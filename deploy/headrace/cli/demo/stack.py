@@ -36,7 +36,7 @@ class DemoStack:
 
 
 @contextmanager
-def demo_stack(console: Console, *, straggler_grace_s: float) -> Iterator[DemoStack]:
+def demo_stack(console: Console, *, straggler_grace_s: float, concurrency: int) -> Iterator[DemoStack]:
     """Servers of its own, or a topic prefix and a database of its own on those that the environment names."""
     from headrace.streams.clickhouse import migrate  # noqa: PLC0415  an extra
     from headrace.streams.client.admin import apply_topics  # noqa: PLC0415  brings Kafka's client
@@ -75,7 +75,7 @@ def demo_stack(console: Console, *, straggler_grace_s: float) -> Iterator[DemoSt
             "HEADRACE_CLICKHOUSE_DATABASE": clickhouse.database,
             "HEADRACE_ASSEMBLER_STRAGGLER_GRACE_S": str(straggler_grace_s),
         }
-        for processor in ("assembler", "sink"):
+        for processor in ("dispatcher", "assembler", "sink"):
             root = home / processor
             env = {
                 **environment,
@@ -83,6 +83,14 @@ def demo_stack(console: Console, *, straggler_grace_s: float) -> Iterator[DemoSt
                 "HEADRACE_HOST_INSTANCE_ID": processor,
             }
             _start(ProcessorProcess(processor, root, env=env, log_dir=home / "logs"), console, stack, found)
+        runner = ProcessorProcess(
+            "runner",
+            home / "runner",
+            env={**environment, "HEADRACE_RUNNER_CONCURRENCY": str(concurrency)},
+            arguments=("headrace.cli.demo.agent:play",),
+            log_dir=home / "logs",
+        )
+        _start(runner, console, stack, found)
         yield found
 
 

@@ -16,11 +16,13 @@ class ProcessorProcess(Service):
         root: Path,
         *,
         env: Mapping[str, str],
+        arguments: Sequence[str] = (),
         log_dir: Path | None = None,
         stop_timeout_s: float = 20.0,
     ) -> None:
         super().__init__(root, log_dir=log_dir, name=name, stop_timeout_s=stop_timeout_s)
         self._env = env
+        self._arguments = arguments
 
     @property
     def endpoint(self) -> str:
@@ -36,7 +38,7 @@ class ProcessorProcess(Service):
         return Path.cwd()
 
     def _command(self) -> Sequence[str]:
-        return [sys.executable, "-m", "headrace.cli", self.name]
+        return [sys.executable, "-m", "headrace.cli", self.name, *self._arguments]
 
     def _environment(self) -> Mapping[str, str]:
         return {"PYTHONUNBUFFERED": "1", **self._env}
