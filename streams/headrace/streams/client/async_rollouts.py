@@ -79,9 +79,9 @@ class AsyncClient:
         if not rollout_ids:
             return
         loop = asyncio.get_running_loop()
-        deadline = None if timeout_s is None else loop.time() + timeout_s
         changed = asyncio.Event()
         watch = await self._watch(rollout_ids, _from_a_thread(loop, changed))
+        deadline = None if timeout_s is None else loop.time() + timeout_s
         try:
             while True:
                 changed.clear()

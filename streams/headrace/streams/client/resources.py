@@ -37,8 +37,10 @@ __all__ = [
 
 START_S = 60.0
 _POLL_S = 0.5
-_JOIN_S = 10.0
+_JOIN_S = 2.0
 _RETRY_S = 1.0
+# It only waits for what is new: the fewer fetches the better.
+_FETCH_WAIT_MS = 1000
 
 OnChange = Callable[[ResourceVersion], None]
 
@@ -146,7 +148,7 @@ class ResourceStore:
             self._closing.wait(_RETRY_S)
 
     def _follow(self) -> None:
-        with Tail(self._settings, name="resources") as tail:
+        with Tail(self._settings, name="resources", fetch_wait_ms=_FETCH_WAIT_MS) as tail:
             places = tail.places(self._topic)
             positions = tail.beginnings(places)
             ends = tail.ends(places)

@@ -199,9 +199,9 @@ class Client:
         rollout_ids = checked_ids(rollouts)
         if not rollout_ids:
             return
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         changed = threading.Event()
         watch = self.log.watch(rollout_ids, changed.set)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             while True:
                 changed.clear()
