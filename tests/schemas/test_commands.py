@@ -55,7 +55,10 @@ def test_from_a_new_version_to_a_clean_check(avro_folder: Path, add_version: Add
     result = run("lock")
     assert (result.exit_code, result.output) == (0, "every version is locked already\n")
     result = run("check")
-    assert (result.exit_code, result.output) == (0, f"schemas ok records={len(RECORDS)} versions={len(RECORDS) + 1}\n")
+    assert (result.exit_code, result.output) == (
+        0,
+        f"schemas ok records={len(RECORDS)} versions={len(RECORDS) + 1}\n",
+    )
 
 
 def test_check_lists_all_that_is_wrong(avro_folder: Path, add_version: AddVersion) -> None:

@@ -23,8 +23,6 @@ COMMANDS = {
     "resources": "headrace.cli.resource_commands:resources",
     "rollouts": "headrace.cli.rollout_commands:rollouts",
     "runner": "headrace.cli.runner_commands:runner",
-    "resources": "headrace.cli.resource_commands:resources",
-    "rollouts": "headrace.cli.rollout_commands:rollouts",
     "schemas": "headrace.cli.schema_commands:schemas",
     "sink": "headrace.cli.processor_commands:sink",
     "sql": "headrace.cli.sql_commands:sql",
@@ -45,10 +43,6 @@ SUMMARIES = {
     "Rollouts": {
         "rollouts": "Hand over tasks, see what became of them, wait, cancel.",
         "runner": "Run an agent on them, a function or a program in any language.",
-        "resources": "Publish and list versions of weights, prompts and endpoints.",
-    },
-    "Rollouts": {
-        "rollouts": "Hand over tasks, see what became of them, wait, cancel.",
         "resources": "Publish and list versions of weights, prompts and endpoints.",
     },
     "Data": {

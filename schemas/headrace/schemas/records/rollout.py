@@ -8,9 +8,7 @@ from headrace.schemas.records.base import Count, Identifier, Int32, Part, Record
 
 Mode = Literal["train", "val", "test"]
 AttemptOutcome = Literal["succeeded", "failed", "timeout", "unresponsive", "cancelled"]
-RolloutStateName = Literal[
-    "queuing", "preparing", "running", "requeuing", "succeeded", "failed", "cancelled"
-]
+RolloutStateName = Literal["queuing", "preparing", "running", "requeuing", "succeeded", "failed", "cancelled"]
 Seconds = Annotated[FiniteFloat, Field(ge=0)]
 
 
