@@ -285,6 +285,19 @@ def test_of_two_runs_of_one_task_the_first_in_the_log_counts() -> None:
     }
 
 
+def test_the_first_is_so_by_the_attempts_log_whatever_a_batch_begins_with() -> None:
+    """G4: a fetch may hold the second run's spans before either start."""
+    one, two = Attempt("one", dispatched=True), Attempt("two", dispatched=True)
+    two.rollout_id = one.rollout_id
+    records = [two.call(1), one.started(), two.started(), two.reward(), two.ended(1)]
+    host = Host()
+    host.feed(logged([*records, one.call(1), one.reward(), one.ended(1)]))
+    assert {t.attempt_id: t.reason for t in host.trajectories} == {
+        one.attempt_id: None,
+        two.attempt_id: "superseded",
+    }
+
+
 def test_who_starts_a_cancelled_attempt_comes_too_late() -> None:
     a, late = Attempt("never"), Attempt("late", dispatched=True)
     late.rollout_id = a.rollout_id

@@ -106,6 +106,9 @@ class Assembler:
                     self.counts["heartbeats"] += 1
                     self._touch(partition, event.attempt_id)
                 else:
+                    if isinstance(event, AttemptEvent):
+                        # In the order of the log, which by attempt is lost.
+                        self._stake(event, state)
                     by_attempt[event.attempt_id].append((record, event))
         for attempt_id, events in by_attempt.items():
             if self._finished.is_set(attempt_id.encode(), state):
@@ -159,8 +162,6 @@ class Assembler:
         fresh = [(record, event) for record, event in events if progress.is_new(record.topic, record.offset)]
         for record, event in fresh:
             self._add(progress, record.offset, event)
-            if isinstance(event, AttemptEvent):
-                _stake(event, state)
         if not progress.is_ready():
             for key, chunk in self._chunks(attempt_id, fresh):
                 state.put(key, chunk)
@@ -174,6 +175,17 @@ class Assembler:
         del self._open[partition][attempt_id]
         self._waiting[partition].pop(attempt_id, None)
         return trajectory
+
+    def _stake(self, event: AttemptEvent, state: State) -> None:
+        """Keep who was first in the log to be this attempt of its rollout: one task may reach two runners.
+
+        The dispatcher's own end claims it as well: who starts a cancelled attempt comes too late.
+        """
+        if not (event.origin.dispatched if event.origin else event.runner_id == DISPATCHER):
+            return
+        key, attempt_id = _claim_key(event.rollout_id, event.attempt), event.attempt_id.encode()
+        if state.get(key) is None and not self._finished.is_set(attempt_id, state):
+            state.put(key, attempt_id)
 
     def _decide(
         self, progress: Progress, attempt_id: str, events: list[tuple[LogRecord, Event]], state: State
@@ -321,18 +333,6 @@ class Assembler:
     def _split_key(self, key: bytes) -> tuple[str, str]:
         """Attempt id and topic of an open entry."""
         return key[1:37].decode(), self.topics[key[37]]
-
-
-def _stake(event: AttemptEvent, state: State) -> None:
-    """Keep who was first in the log to be this attempt of its rollout: one task may reach two runners.
-
-    The dispatcher's own end claims it as well: who starts a cancelled attempt comes too late.
-    """
-    is_claim = event.origin.dispatched if event.origin else event.runner_id == DISPATCHER
-    if is_claim:
-        key = _claim_key(event.rollout_id, event.attempt)
-        if state.get(key) is None:
-            state.put(key, event.attempt_id.encode())
 
 
 def _claim(progress: Progress) -> bytes | None:
