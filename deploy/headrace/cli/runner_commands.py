@@ -54,24 +54,27 @@ def runner(agent: str | None, command: str | None, app_dir: Path, **options: obj
     and tried again elsewhere; a second signal ends at once. Settings come from HEADRACE_KAFKA_* and
     HEADRACE_RUNNER_*. Start more of them to share the tasks.
     """
-    from headrace.streams.runner.agent import load_agent  # noqa: PLC0415  Kafka's client, half a second
+    from headrace.streams.runner.agent import Agent, load_agent  # noqa: PLC0415  Kafka's client, half a second
     from headrace.streams.runner.run import Command, run  # noqa: PLC0415
     from headrace.streams.runner.settings import RunnerSettings  # noqa: PLC0415
 
     if (agent is None) == (command is None):
         raise click.UsageError("Either MODULE:AGENT or --exec COMMAND is expected.")
-    logs.configure()
     given = {
         {"drain_timeout": "drain_timeout_s"}.get(name, name): value
         for name, value in options.items()
         if value is not None
     }
     settings = read_settings(RunnerSettings).model_copy(update=given)
+    what: Agent | Command
     if command is not None:
-        sys.exit(run(Command(_split(command), dict(os.environ)), kafka_settings(), settings, codec()))
-    assert agent is not None  # noqa: S101  checked above
-    sys.path.insert(0, str(app_dir.resolve()))
-    sys.exit(run(load_agent(agent), kafka_settings(), settings, codec()))
+        what = Command(_split(command), dict(os.environ))
+    else:
+        assert agent is not None  # noqa: S101  checked above
+        sys.path.insert(0, str(app_dir.resolve()))
+        what = load_agent(agent)
+    logs.configure()
+    sys.exit(run(what, kafka_settings(), settings, codec()))
 
 
 def _split(command: str) -> list[str]:

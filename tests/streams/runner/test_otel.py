@@ -179,6 +179,22 @@ def test_a_span_that_can_not_be_recorded_leaves_a_hole_and_troubles_nobody(
     assert [span.sequence_id for span in outlet.of(Span)] == [2]
 
 
+def test_spans_that_never_end_are_forgotten(monkeypatch: pytest.MonkeyPatch, outlet: MemoryOutlet) -> None:
+    """C5."""
+    monkeypatch.setattr("headrace.streams.runner.otel._SWEEP_AT", 10)
+    processor = HeadraceSpanProcessor()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(processor)
+    tracer = provider.get_tracer("leaky")
+    for number in range(50):
+        with a_mailbox() as mailbox:
+            attempt = an_attempt(outlet, mailbox, name=str(number))
+        with attempt_context(attempt):
+            tracer.start_span("never ended")
+        attempt.close()
+        assert len(processor._begun) <= 10
+
+
 INSTRUMENT = """
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider

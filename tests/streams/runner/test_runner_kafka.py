@@ -120,8 +120,7 @@ def test_the_start_tells_the_assembler_of_the_rollout(rollouts: Rollouts) -> Non
     assert started.runner_id
 
 
-@pytest.mark.parametrize("agent", AGENTS)
-def test_resources_are_the_newest_or_the_pinned(rollouts: Rollouts, agent: str) -> None:
+def test_resources_are_the_newest_or_the_pinned(rollouts: Rollouts) -> None:
     def publish(version: int) -> None:
         made = ResourceVersion(name="hint", version=version, kind="prompt", content="think", time=now())
         rollouts.publisher.publish(made)
@@ -129,7 +128,7 @@ def test_resources_are_the_newest_or_the_pinned(rollouts: Rollouts, agent: str) 
 
     publish(1)
     publish(2)
-    rollouts.runner(agent)
+    rollouts.runner("scripted:asynchronous")
     newest, pinned, absent = (
         *rollouts.enqueue({"do": "resource"}),
         *rollouts.enqueue({"do": "resource"}, resources={"hint": 1}),

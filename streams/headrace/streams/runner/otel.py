@@ -29,6 +29,8 @@ from headrace.streams.runner.errors import AttemptClosedError
 MALFORMED = "malformed_generation"
 """Why a call whose attributes can't be read is kept and not trained on."""
 
+_SWEEP_AT = 10_000
+"""Open spans."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 log = structlog.get_logger(__name__)
@@ -47,6 +49,7 @@ class HeadraceSpanProcessor(SpanProcessor):
 
     def __init__(self) -> None:
         self._begun: dict[int, _Begun] = {}
+        self._sweep_at = _SWEEP_AT
         self._lock = threading.Lock()
 
     def on_start(self, span: SdkSpan, parent_context: Context | None = None) -> None:  # noqa: ARG002
@@ -60,6 +63,8 @@ class HeadraceSpanProcessor(SpanProcessor):
             return
         with self._lock:
             self._begun[span.context.span_id] = begun
+            if len(self._begun) >= self._sweep_at:
+                self._sweep()
 
     def on_end(self, span: ReadableSpan) -> None:
         if span.context is None:
@@ -85,6 +90,11 @@ class HeadraceSpanProcessor(SpanProcessor):
     def force_flush(self, timeout_millis: int = 30000) -> bool:  # noqa: ARG002
         """Spans are with Kafka's client already; the runner waits for their acknowledgement."""
         return True
+
+    def _sweep(self) -> None:
+        """Forget spans that never ended, of attempts that did."""
+        self._begun = {key: begun for key, begun in self._begun.items() if not begun.attempt.is_closed}
+        self._sweep_at = max(_SWEEP_AT, 2 * len(self._begun))
 
     def _publish(self, begun: _Begun, span: ReadableSpan) -> None:
         base = read_span(span, begun.attempt, begun.sequence_id)
