@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,10 @@ from tests.builders import Attempt
 from tests.pipeline import Pipeline, seeded, wait_until
 from tests.rollout_audit import Wanted, attempts_of, audit, check_forgotten
 from tests.streams.client.dispatching import HandRunner
-from tests.streams.runner.harness import RUNNER, Rollouts, rollouts_on
+from tests.streams.runner.harness import DISPATCHER, RUNNER, Rollouts, rollouts_on
 
 from headrace.cli.stack.processor import ProcessorProcess
-from headrace.schemas.records import OUTCOME, AttemptEvent, RolloutConfig
+from headrace.schemas.records import OUTCOME, AttemptEvent, RolloutCommand, RolloutConfig
 from headrace.schemas.records.rollout import RolloutStateName
 from headrace.streams.client import Client
 from headrace.streams.client.admin import group_lag
@@ -30,6 +30,8 @@ HERE = Path(__file__).parent
 NUM_ROLLOUTS = 200
 NUM_WAVES = 4
 CONCURRENCY = 8
+SELDOM = {"HEADRACE_HOST_COMMIT_INTERVAL_S": "3"}
+"""Of the dispatcher's commits: killed, it meets seconds of the log again."""
 CONFIG = RolloutConfig(
     timeout_s=60, heartbeat_timeout_s=2, max_attempts=8, retry_on=("unresponsive",), reward_grace_s=0
 )
@@ -47,23 +49,24 @@ class Scene:
         self.pipeline = pipeline
         self.log = log
         self.client = client
-        self.dispatcher = log.dispatcher()
-        self.runners: list[ProcessorProcess] = []
         self.wanted: dict[str, Wanted] = {}
-        self._num_runners = 0
+        self.runners: list[ProcessorProcess] = []
+        self.processes: list[ProcessorProcess] = []
+        state = {"HEADRACE_HOST_STATE_DIR": str(log.folder / "state")}
+        self.dispatcher = self._start("dispatcher", DISPATCHER | SELDOM | state)
 
     # --- processes -----------------------------------------------------------------------------------
 
     def start_runner(self, place: int) -> None:
         """A new one in this place; the log of the former stays."""
-        self._num_runners += 1
-        process = ProcessorProcess(
-            "runner",
-            self.pipeline.folder / f"runner-{self._num_runners}",
-            env=self.pipeline.places() | RUNNER,
-            arguments=["rollout_agent:play", "--app-dir", str(HERE), "--concurrency", str(CONCURRENCY)],
-        )
-        self.runners[place:] = [process.start(), *self.runners[place + 1 :]]
+        arguments = ["rollout_agent:play", "--app-dir", str(HERE), "--concurrency", str(CONCURRENCY)]
+        self.runners[place:] = [self._start("runner", RUNNER, *arguments), *self.runners[place + 1 :]]
+
+    def _start(self, name: str, env: Mapping[str, str], *arguments: str) -> ProcessorProcess:
+        folder = self.pipeline.folder / f"{name}-{len(self.processes)}"
+        process = ProcessorProcess(name, folder, env=self.pipeline.places() | dict(env), arguments=arguments)
+        self.processes.append(process)
+        return process.start()
 
     def kill_runner(self, place: int) -> None:
         self.runners[place].kill()
@@ -122,7 +125,7 @@ def scene(pipeline: Pipeline, tmp_path: Path) -> Iterator[Scene]:
             yield made
             is_failed = False
         finally:
-            for process in made.runners:
+            for process in made.processes:
                 process.kill()
                 if is_failed:
                     print(f"--- {process.root.name}, exit status {process.exit_status}\n{process.tail()}")
@@ -194,6 +197,10 @@ def test_every_rollout_comes_to_one_end(scene: Scene) -> None:
         finals = scene.client.wait_all(scene.wanted, timeout_s=90)
         assert {finals[each].attempt_status for each in odd[:1]} == {"timeout"}
         check_waits(scene, waits, odd, working)
+        # Terminal is final, whatever is asked again.
+        commands = scene.log.read(RolloutCommand)
+        scene.client.submit(rng.sample(commands, 20))
+        scene.client.cancel(rng.sample(list(finals), 5))
         settle(scene)
         counted = audit(scene.pipeline, scene.log, scene.wanted)
         print(counted)
