@@ -16,9 +16,10 @@ class HostSettings(BaseSettings):
     max_state_age_s: float = Field(default=3600.0, gt=0)
     """Local files not written for longer are rebuilt from the changelog: half of the time for which the
     changelog keeps deletions, so that no deletion is missed."""
-    block_cache_bytes: int = Field(default=64 << 20, gt=0)
-    write_buffer_bytes: int = Field(default=64 << 20, gt=0)
-    """Of all partitions together, as the block cache is."""
+    block_cache_bytes: int = Field(default=16 << 20, gt=0)
+    write_buffer_bytes: int = Field(default=16 << 20, gt=0)
+    """Of all partitions together, as the block cache is. Memory is flat once both are full: what is kept of a
+    finished attempt is on disk."""
 
     batch_max_records: int = Field(default=2000, ge=1)
     """Records taken at once. Bigger batches amortize the two acknowledgements that each waits for."""
@@ -39,7 +40,9 @@ class HostSettings(BaseSettings):
     request_timeout_s: float = Field(default=30.0, gt=0)
     startup_timeout_s: float = Field(default=120.0, gt=0)
     """For the source topics to be there; an absent broker is waited for without end."""
-    shutdown_timeout_s: float = Field(default=20.0, gt=0)
+    shutdown_timeout_s: float = Field(default=12.0, gt=0)
+    """For the batch in hand and leaving the group. With Kafka away it passes in full: shorter than the 20 s
+    after which whoever stops us may kill us."""
     watchdog_s: float = Field(default=60.0, gt=0)
     """Without progress for so long while there is something to do, the process ends with an error."""
 
