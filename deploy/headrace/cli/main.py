@@ -66,7 +66,7 @@ SUMMARIES = {
 
 _OTHERS = "More"
 _LOCAL = "local"
-_EXTRAS = dict.fromkeys(
+_EXTRAS = {"opentelemetry": "otel"} | dict.fromkeys(
     ["clickhouse_connect", "cramjam", "faust", "prometheus_client", "prompt_toolkit", "rocksdict"], "streams"
 )
 """The extra that brings what the core install lacks, where that is not `local`."""
