@@ -246,11 +246,14 @@ ORDER BY minute;
 -- Weights version → batch → transition → span, in one row each.
 CREATE OR REPLACE VIEW {database}.lineage AS
 SELECT
-    v.name AS resource_name, v.version AS resource_version, batch_id, t.rollout_id AS rollout_id,
-    t.attempt_id AS attempt_id, t.step AS step, t.sequence_id AS sequence_id, s.span_id AS span_id,
-    t.resource_version AS behaviour_version, t.reward AS reward
-FROM (SELECT name, version, arrayJoin(trained_on) AS batch_id FROM {database}.resources) AS v
-INNER JOIN (SELECT batch_id, arrayJoin(attempt_ids) AS attempt_id FROM {database}.batches) AS b ON v.batch_id = b.batch_id
-INNER JOIN {database}.transitions AS t ON t.attempt_id = b.attempt_id
-LEFT JOIN (SELECT rollout_id, attempt_id, sequence_id, span_id FROM {database}.spans_log FINAL) AS s
-    ON s.rollout_id = t.rollout_id AND s.attempt_id = t.attempt_id AND s.sequence_id = t.sequence_id AND s.span_id = t.span_id;
+    trained.name AS resource_name, trained.version AS resource_version, trained.batch_id AS batch_id,
+    step_of.rollout_id AS rollout_id, step_of.attempt_id AS attempt_id, step_of.step AS step,
+    step_of.sequence_id AS sequence_id, span_of.span_id AS span_id,
+    step_of.resource_version AS behaviour_version, step_of.reward AS reward
+FROM (SELECT name, version, arrayJoin(trained_on) AS batch_id FROM {database}.resources) AS trained
+INNER JOIN (SELECT batch_id, arrayJoin(attempt_ids) AS attempt_id FROM {database}.batches) AS member
+    ON trained.batch_id = member.batch_id
+INNER JOIN {database}.transitions AS step_of ON step_of.attempt_id = member.attempt_id
+LEFT JOIN (SELECT rollout_id, attempt_id, sequence_id, span_id FROM {database}.spans_log FINAL) AS span_of
+    ON span_of.rollout_id = step_of.rollout_id AND span_of.attempt_id = step_of.attempt_id
+    AND span_of.sequence_id = step_of.sequence_id AND span_of.span_id = step_of.span_id;
