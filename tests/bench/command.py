@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
-from tests.bench import assembler, freshness, memory, publisher, sink, span_store
+from tests.bench import assembler, freshness, memory, publisher, rollouts, sink, span_store
 from tests.bench.figures import GROUPS, SETS, Figure, median, select
 from tests.bench.parts import Parts, parts, say
 
@@ -19,12 +19,14 @@ Bench = Callable[[Parts, float], Iterator[Figure]]
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     scale = QUICK if options.quick else options.scale
+    with_peer = not (options.quick or options.no_peer)
     benches: Mapping[str, Bench] = {
         "publisher": publisher.bench,
         "assembler": assembler.bench,
         "sink": sink.bench,
         "freshness": freshness.bench,
-        "span_store": partial(span_store.bench, with_peer=not (options.quick or options.no_peer)),
+        "span_store": partial(span_store.bench, with_peer=with_peer),
+        "rollouts": partial(rollouts.bench, with_peer=with_peer),
         "memory": memory.bench,
     }
     try:

@@ -11,6 +11,7 @@ GROUPS = {
     "sink": ("sink_rows_per_s",),
     "freshness": ("freshness_p50_ms", "freshness_p99_ms"),
     "span_store": ("span_store_per_s",),
+    "rollouts": ("rollouts_per_s_8", "rollouts_per_s_64"),
     "memory": (
         "assembler_rss_start_mb",
         "assembler_rss_end_mb",
@@ -23,7 +24,7 @@ GROUPS = {
 """The figures of each group, in the order in which they are printed."""
 
 SETS = {"log": ("publisher", "assembler", "sink", "freshness", "span_store")}
-"""Names for several groups. `memory` takes minutes, and is run by its own name alone."""
+"""Names for several groups. `rollouts`, and `memory`, which takes minutes, are run by their own names."""
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,8 @@ class Lane:
     def group(self, processor: str) -> str:
         return f"{self.kafka.topic_prefix}-{processor}"
 
-    def start(self, processor: str, **environment: str) -> ProcessorProcess:
-        """The processor as a process of its own; stopped with the lane, if not before."""
+    def start(self, processor: str, *arguments: str, **environment: str) -> ProcessorProcess:
+        """The processor, or the runner, as a process of its own; stopped with the lane, if not before."""
         env = {
             "HEADRACE_KAFKA_BOOTSTRAP_SERVERS": self.kafka.bootstrap_servers,
             "HEADRACE_KAFKA_TOPIC_PREFIX": self.kafka.topic_prefix,
@@ -50,7 +50,8 @@ class Lane:
             "HEADRACE_CLICKHOUSE_DATABASE": self.clickhouse.database,
             "HEADRACE_HOST_STATE_DIR": str(self.folder / "state"),
         }
-        process = ProcessorProcess(processor, self.folder / processor, env=env | environment)
+        folder = self.folder / processor
+        process = ProcessorProcess(processor, folder, env=env | environment, arguments=arguments)
         return self.processes.enter_context(process)
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from tests.bench.figures import Peer
@@ -16,6 +17,8 @@ REQUIREMENT = "agentlightning==0.3.0"
 NAME = "agentlightning_http"
 
 _SCRIPT = Path(__file__).with_name("agentlightning_store.py")
+_ROLLOUTS_SCRIPT = _SCRIPT.with_name("agentlightning_rollouts.py")
+_ROLLOUTS = 400
 _SPANS = 2_000
 _CONCURRENCY = 16
 """Of 1, 16 and 64, the one at which it is fastest."""
@@ -26,37 +29,56 @@ _LIMIT_S = 300
 
 def span_store() -> Peer | None:
     """Spans per second into its store; None, with the reason said, where it can't be installed or run."""
+    result = _run("span_store", _SCRIPT, _SPANS, _CONCURRENCY, _TEXT_BYTES)
+    return Peer(NAME, result["spans"] / result["seconds"]) if result else None
+
+
+def rollouts(concurrent: Iterable[int]) -> dict[int, Peer]:
+    """Rollouts per second by the number of its runners; empty, with the reason said, as above."""
+    result = _run("rollouts", _ROLLOUTS_SCRIPT, _ROLLOUTS, *concurrent) or {}
+    return {
+        int(num): Peer(f"agentlightning_store_rollouts_per_s_{num}", rate) for num, rate in result.items()
+    }
+
+
+def _run(what: str, script: Path, *arguments: int) -> dict[str, float] | None:
+    """What the script says on its last line."""
     try:
-        python = _environment(StackSettings().cache / "bench-agentlightning")
-        say("span_store: Agent-Lightning starts, which takes half a minute")
+        python = _environment(StackSettings().cache / "bench-agentlightning", what)
+        say(f"{what}: Agent-Lightning starts, which takes half a minute")
         done = subprocess.run(
-            [python, str(_SCRIPT), str(_SPANS), str(_CONCURRENCY), str(_TEXT_BYTES)],
+            [python, str(script), *map(str, arguments)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             check=True,
             timeout=_LIMIT_S,
-            # Else its LiteLLM waits for a price list from the network.
-            env={**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+            env={
+                **os.environ,
+                # Else its LiteLLM waits for a price list from the network.
+                "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+                # The scripts share some of their own.
+                "PYTHONPATH": str(Path(__file__).parents[2]),
+            },
         )
     except subprocess.CalledProcessError as error:
-        say(f"span_store: no peer, {error}\n{str(error.stderr)[-2000:]}")
+        say(f"{what}: no peer, {error}\n{str(error.stderr)[-2000:]}")
         return None
     except subprocess.TimeoutExpired as error:
-        say(f"span_store: no peer, {error}")
+        say(f"{what}: no peer, {error}")
         return None
-    result = json.loads(done.stdout.splitlines()[-1])
-    return Peer(NAME, result["spans"] / result["seconds"])
+    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
-def _environment(folder: Path) -> str:
+def _environment(folder: Path, what: str) -> str:
     """Its Python."""
     python, mark = folder / "bin" / "python", folder / REQUIREMENT
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not mark.exists():
-            say(f"span_store: installing {REQUIREMENT} into {folder}, about 600 MB")
+            say(f"{what}: installing {REQUIREMENT} into {folder}, about 600 MB")
             uv = [sys.executable, "-m", "uv"]
             for command in (
                 [*uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(folder)],

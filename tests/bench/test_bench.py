@@ -9,7 +9,7 @@ import pytest
 from tests.bench.figures import GROUPS, SETS
 
 ROOT = Path(__file__).parents[2]
-LINE = re.compile(r"bench ([a-z0-9_]+) (-?[0-9.]+) (\S+)( peer [a-z_]+ [0-9.]+ ratio [0-9.]+)?")
+LINE = re.compile(r"bench ([a-z0-9_]+) (-?[0-9.]+) (\S+)( peer [a-z0-9_]+ [0-9.]+ ratio [0-9.]+)?")
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -35,6 +35,17 @@ def test_log_gives_each_of_its_figures_once_and_nothing_else() -> None:
     with_peer = [match[1] for match in found if match and match[4]]
     assert with_peer == ["sink_rows_per_s"]  # Agent-Lightning is left out of quick runs
     assert all(float(match[2]) > 0 for match in found if match)
+
+
+@pytest.mark.integration
+def test_rollouts_come_from_enqueue_to_trajectory() -> None:
+    done = bench("--quick", "--only", "rollouts")
+    assert done.returncode == 0, done.stderr
+    found = [LINE.fullmatch(line) for line in done.stdout.splitlines()]
+    assert [(match[1], match[3]) for match in found if match] == [
+        (name, "rollouts/s") for name in GROUPS["rollouts"]
+    ]
+    assert all(match and float(match[2]) > 0 for match in found), done.stdout
 
 
 @pytest.mark.integration
