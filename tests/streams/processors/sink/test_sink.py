@@ -8,16 +8,22 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.builders import Attempt
+from confluent_kafka import Consumer, TopicPartition
+from tests.builders import CODEC, Attempt
 from tests.pipeline import SINK, Pipeline, wait_until
 
+from headrace.streams.clickhouse import connect
 from headrace.streams.client.publisher import Publisher
+from headrace.streams.processors.sink.settings import SinkSettings
+from headrace.streams.processors.sink.sink import Sink
+from headrace.streams.processors.sink.writer import ClickHouseWriter
 
 pytestmark = pytest.mark.integration
 
@@ -145,3 +151,43 @@ def test_a_graceful_stop_repeats_nothing(pipeline: Pipeline, failing_sink: Faili
     noted = failing_sink.noted()
     assert len(noted) == len(set(noted))
     assert_each_range_once(pipeline, noted)
+
+
+class PausingSink(Sink):
+    """Pauses what it has, once, as while ClickHouse does not answer."""
+
+    def __init__(self, pipeline: Pipeline, publisher: Publisher) -> None:
+        def new_writer() -> ClickHouseWriter:
+            return ClickHouseWriter(connect(pipeline.clickhouse), pipeline.clickhouse, CODEC)
+
+        settings = SinkSettings(linger_s=0.05, commit_interval_s=0.2)
+        super().__init__(pipeline.kafka, settings, new_writer, publisher)
+        self.paused = threading.Event()
+
+    def _measure(self) -> None:
+        super()._measure()
+        if self._buffers and not self.paused.is_set():
+            self._consumer.pause([TopicPartition(*place) for place in self._buffers])
+            self.paused.set()
+
+
+def test_partitions_that_were_paused_when_they_changed_hands_are_read_again(pipeline: Pipeline) -> None:
+    """The client gives them back paused. So a sink fell silent after Kafka's death, without an error."""
+    stop = threading.Event()
+    group = {"group.id": f"{pipeline.kafka.topic_prefix}-sink", "enable.auto.commit": False}
+    with Publisher(pipeline.kafka) as publisher:
+        sink = PausingSink(pipeline, publisher)
+        running = threading.Thread(target=sink.run, args=(stop,))
+        running.start()
+        try:
+            assert sink.paused.wait(30)
+            publish_spans(pipeline)
+            other = Consumer(pipeline.kafka.librdkafka() | group | {"auto.offset.reset": "earliest"})
+            other.subscribe([pipeline.topic("spans")])
+            wait_until(lambda: other.poll(0.1) is not None, what="another member with partitions")
+            other.close()
+            wait_until(lambda: pipeline.lag("sink") == 0, what="no lag")
+        finally:
+            stop.set()
+            running.join()
+    assert pipeline.num_rows() == NUM_SPANS

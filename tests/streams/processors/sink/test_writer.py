@@ -340,3 +340,25 @@ def test_lineage_leads_from_a_version_back_to_the_spans(client: Client, writer: 
         ("policy", 8, "batch-1", trajectory.attempt_id, t.step, t.sequence_id, t.span_id, 1.0)
         for t in trajectory.transitions
     ]
+
+
+def test_spans_are_late_by_where_they_stand_in_the_log(client: Client, writer: ClickHouseWriter) -> None:
+    """C1: also of an attempt whose last id nobody knows, since the dispatcher ended it."""
+    late = Attempt("late")
+    closed, _ = late.closing()
+    log: list[Record] = [late.call(1), closed, late.call(2)]
+    assert writer.write(batch_of(spec_of(Span), encoded(*log))) == []
+    verdict = assemble([late.started(), late.ended(None, "timeout"), *late.closing()])
+    assert writer.write(batch_of(spec_of(Trajectory), encoded(verdict))) == []
+    done = Attempt("done")
+    spans = batch_of(spec_of(Span), encoded(done.call(1), done.call(2)), first=10)
+    assert writer.write(spans) == []
+    verdict = assemble([done.started(), done.call(1), done.reward(), done.ended(1)])
+    assert writer.write(batch_of(spec_of(Trajectory), encoded(verdict), first=10)) == []
+    rows = client.query("SELECT attempt_id, sequence_id, late FROM spans").result_rows
+    assert {(attempt, at): bool(is_late) for attempt, at, is_late in rows} == {
+        (late.attempt_id, 1): False,
+        (late.attempt_id, 2): True,
+        (done.attempt_id, 1): False,
+        (done.attempt_id, 2): True,
+    }

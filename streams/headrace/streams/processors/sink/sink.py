@@ -263,6 +263,8 @@ class Sink:
                 log.info("replaying", topic=place.topic, partition=place.partition, last=replay_last)
         # By name, so that reading begins where the ranges do, and not by a second look at the commits.
         consumer.assign([TopicPartition(place.topic, place.partition, place.offset) for place in committed])
+        # A partition that was paused when it was taken away comes back paused (librdkafka 2.16).
+        consumer.resume([TopicPartition(place.topic, place.partition) for place in committed])
         log.info("assigned", num_partitions=len(committed))
 
     def _fetch_committed(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
