@@ -7,16 +7,28 @@ CREATE OR REPLACE VIEW {database}.transitions AS
 SELECT * EXCEPT (kafka_partition, kafka_offset, kafka_timestamp), kafka_timestamp AS finalized_at
 FROM {database}.transitions_log FINAL;
 
--- A span is late if it came after its attempt was closed: it was not part of the verdict.
+-- A span is late if it was not part of its attempt's verdict: it came after the mark that closed the attempt,
+-- or has an id beyond the last.
 CREATE OR REPLACE VIEW {database}.spans AS
 SELECT
     s.* EXCEPT (kafka_partition, kafka_offset, kafka_timestamp),
-    (t.attempt_id != '' AND (s.sequence_id > ifNull(t.last_sequence_id, s.sequence_id) OR has(t.missing_sequence_ids, s.sequence_id))) AS late,
+    (s.kafka_offset > ifNull(t.closed_at, s.kafka_offset) OR s.sequence_id > ifNull(t.last_sequence_id, s.sequence_id)) AS late,
     (toUnixTimestamp64Micro(s.end_time) - toUnixTimestamp64Micro(s.start_time)) / 1e6 AS duration_s,
     s.kafka_timestamp AS logged_at
 FROM (SELECT * FROM {database}.spans_log FINAL WHERE kind != 'closed') AS s
-LEFT JOIN (SELECT rollout_id, attempt_id, last_sequence_id, missing_sequence_ids FROM {database}.trajectories_log FINAL) AS t
-    ON s.rollout_id = t.rollout_id AND s.attempt_id = t.attempt_id;
+LEFT JOIN
+(
+    SELECT rollout_id, attempt_id, max(last_id) AS last_sequence_id, min(closed) AS closed_at
+    FROM
+    (
+        SELECT rollout_id, attempt_id, last_sequence_id AS last_id, CAST(NULL, 'Nullable(Int64)') AS closed
+        FROM {database}.trajectories_log FINAL
+        UNION ALL
+        SELECT rollout_id, attempt_id, CAST(NULL, 'Nullable(Int64)') AS last_id, toNullable(kafka_offset) AS closed
+        FROM {database}.spans_log FINAL WHERE kind = 'closed'
+    )
+    GROUP BY rollout_id, attempt_id
+) AS t ON s.rollout_id = t.rollout_id AND s.attempt_id = t.attempt_id;
 
 CREATE OR REPLACE VIEW {database}.generations AS
 SELECT
