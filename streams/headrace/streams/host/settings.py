@@ -16,8 +16,8 @@ class HostSettings(BaseSettings):
     max_state_age_s: float = Field(default=3600.0, gt=0)
     """Local files not written for longer are rebuilt from the changelog: half of the time for which the
     changelog keeps deletions, so that no deletion is missed."""
-    block_cache_bytes: int = Field(default=16 << 20, gt=0)
-    write_buffer_bytes: int = Field(default=16 << 20, gt=0)
+    block_cache_bytes: int = Field(default=4 << 20, gt=0)
+    write_buffer_bytes: int = Field(default=8 << 20, gt=0)
     """Of all partitions together, as the block cache is. Memory is flat once both are full: what is kept of a
     finished attempt is on disk."""
 
