@@ -23,6 +23,7 @@ from headrace.cli.topic_commands import as_json, full_topic
 from headrace.schemas.errors import FatalError
 from headrace.schemas.records import DeadLetter
 from headrace.schemas.topics import topic_name
+from headrace.streams.processors.dead_letters import TOO_LARGE
 from headrace.streams.settings import KafkaSettings
 
 _FAILURES_SHOWN = 20
@@ -222,15 +223,20 @@ def _replayable(
 ) -> list[Letter]:
     """Those that can be published and were not yet; says what is left out and why."""
     homeless = [letter for letter in found if letter.place.topic not in topics]
-    if homeless:
-        words = f"{_records(len(homeless))} came from no topic of this broker: {homeless[0].place}"
-        if is_named:
-            raise FatalError(f"{words} can't be replayed")
-        click.echo(f"left out: {words}{' …' if len(homeless) > 1 else ''}", err=True)
+    cut = [letter for letter in found if letter.first.reason == TOO_LARGE]
+    for letters, why in (
+        (homeless, "came from no topic of this broker"),
+        (cut, "too large to be kept whole"),
+    ):
+        if letters:
+            words = f"{_records(len(letters))} {why}: {letters[0].place}"
+            if is_named:
+                raise FatalError(f"{words} can't be replayed")
+            click.echo(f"left out: {words}{' …' if len(letters) > 1 else ''}", err=True)
     done = [letter for letter in found if letter.replays and not again]
     if done:
         click.echo(f"left out: {_records(len(done))} replayed before; --again takes them too", err=True)
-    left_out = {letter.place for letter in [*homeless, *done]}
+    left_out = {letter.place for letter in [*homeless, *cut, *done]}
     return [letter for letter in found if letter.place not in left_out]
 
 

@@ -13,7 +13,7 @@ from headrace.schemas.records import DeadLetter
 from headrace.streams.client.admin import admin_client, end_offsets
 from headrace.streams.client.publisher import Publisher
 from headrace.streams.processor import LogRecord
-from headrace.streams.processors.dead_letters import dead_letter
+from headrace.streams.processors.dead_letters import MAX_ORIGINAL_BYTES, dead_letter
 from headrace.streams.settings import KafkaSettings
 
 pytestmark = pytest.mark.integration
@@ -232,6 +232,16 @@ def test_what_came_from_a_file_is_left_out(kafka_cli: Cli, letters: Letters) -> 
     letters.put(5)
     result = kafka_cli("dead-letters", "replay", "--all", "--yes")
     assert "left out: 1 record came from no topic of this broker: notes.jsonl:1:4" in result.stderr
+    assert len(letters.published()) == 1
+    assert "can't be replayed" in kafka_cli("dead-letters", "replay", place, "--yes", status=1).stderr
+
+
+def test_what_was_kept_cut_is_left_out(kafka_cli: Cli, letters: Letters) -> None:
+    """Its bytes are not the record's."""
+    place = letters.put(4, value=b"x" * (MAX_ORIGINAL_BYTES + 1))
+    letters.put(5)
+    result = kafka_cli("dead-letters", "replay", "--all", "--yes")
+    assert f"left out: 1 record too large to be kept whole: {place}" in result.stderr
     assert len(letters.published()) == 1
     assert "can't be replayed" in kafka_cli("dead-letters", "replay", place, "--yes", status=1).stderr
 
