@@ -36,6 +36,8 @@ class Exchange(Protocol):
 
 
 class Dialect(Protocol):
+    name: str
+    """For spans and metrics."""
     operation: Literal["chat", "text_completion"]
     """What the upstream is asked for: the form of its answers."""
     upstream_path: str
