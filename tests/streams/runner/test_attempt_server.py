@@ -21,9 +21,9 @@ from tests.streams.runner.twins import MemoryOutlet, an_attempt
 
 from headrace.schemas.records import Reward, Span
 from headrace.streams.client.errors import PublisherFullError, RecordTooLargeError
-from headrace.streams.runner import http_server
 from headrace.streams.runner.attempt import Attempt
 from headrace.streams.runner.attempt_server import AttemptServer
+from headrace.streams.runner.http_message import MAX_BODY_BYTES
 from headrace.streams.runner.mailbox import Mailbox
 
 PROTOBUF = {"content-type": "application/x-protobuf"}
@@ -325,7 +325,7 @@ def test_bodies_that_are_refused(headers: dict[str, str], body: bytes, status: i
             answer = await the.post("v1/traces", body, headers=headers)
         except httpx.WriteError:
             # The answer came before the body was sent, and the connection is closed.
-            assert len(body) > http_server.MAX_BODY_BYTES
+            assert len(body) > MAX_BODY_BYTES
             return
         assert answer.status_code == status
 

@@ -6,7 +6,8 @@ Needs nothing but the core install; `instrument` (OpenTelemetry) needs the extra
 from typing import TYPE_CHECKING
 
 from headrace.streams.runner.agent import Agent, agent
-from headrace.streams.runner.attempt import Attempt, OpenSpan
+from headrace.streams.runner.attempt import Attempt
+from headrace.streams.runner.attempt_events import OpenSpan
 from headrace.streams.runner.context import current_attempt, emit_reward, emit_span, span
 from headrace.streams.runner.errors import AttemptClosedError, InvalidRewardError, NoAttemptError
 

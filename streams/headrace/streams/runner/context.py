@@ -10,7 +10,8 @@ from contextvars import ContextVar
 from typing import Any
 
 from headrace.schemas.records import OUTCOME
-from headrace.streams.runner.attempt import Attempt, OpenSpan
+from headrace.streams.runner.attempt import Attempt
+from headrace.streams.runner.attempt_events import OpenSpan
 from headrace.streams.runner.errors import NoAttemptError
 
 _current: ContextVar[Attempt | None] = ContextVar("headrace_attempt", default=None)

@@ -1,17 +1,23 @@
 """A small HTTP/1.1 server on loopback, in an event loop: one handler, bounded bodies, gzip, keep-alive."""
 
 import asyncio
-import zlib
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import NamedTuple, Self
+from typing import Self
 
 import h11
 import structlog
 
+from headrace.streams.runner.http_message import (
+    MAX_BODY_BYTES,
+    RefusedError,
+    Request,
+    Response,
+    media_type,
+    unpack,
+)
+
 LOOPBACK = "127.0.0.1"
-MAX_BODY_BYTES = 16 * 1024 * 1024
-"""Also of what a compressed body unpacks to."""
 _READ_BYTES = 64 * 1024
 _IDLE_S = 120.0
 _MAX_CONNECTIONS = 1024
@@ -19,29 +25,7 @@ _MAX_CONNECTIONS = 1024
 log = structlog.get_logger(__name__)
 
 
-class Request(NamedTuple):
-    method: str
-    path: str
-    content_type: str
-    body: bytes
-
-
-class Response(NamedTuple):
-    status: int
-    content_type: str
-    body: bytes
-    headers: tuple[tuple[str, str], ...] = ()
-
-
 Handler = Callable[[Request], Awaitable[Response]]
-
-
-class RefusedError(Exception):
-    """The request is answered with this status."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class HttpServer:
@@ -126,12 +110,10 @@ class HttpServer:
 
     async def _handle(self, head: h11.Request, body: bytes) -> Response:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in head.headers}
-        encoding = headers.get("content-encoding", "identity").strip().lower()
-        if encoding in {"gzip", "deflate"}:
-            body = await asyncio.to_thread(_unpack, body)
-        elif encoding not in {"", "identity"}:
-            raise RefusedError(415, f"content encoding {encoding!r} is not known here: gzip is")
-        content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        encoding = headers.get("content-encoding", "")
+        if encoding:
+            body = await asyncio.to_thread(unpack, body, encoding)
+        content_type = media_type(headers.get("content-type", ""))
         path = head.target.decode("latin-1").partition("?")[0]
         try:
             return await self._handler(Request(head.method.decode("latin-1"), path, content_type, body))
@@ -158,17 +140,3 @@ async def _send(connection: h11.Connection, writer: asyncio.StreamWriter, respon
     ]
     writer.write(b"".join(part or b"" for part in parts))
     await writer.drain()
-
-
-def _unpack(body: bytes) -> bytes:
-    """Unpack gzip or zlib, by its header; bounded, so that a small body can't fill the memory."""
-    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
-    try:
-        unpacked = unpacker.decompress(body, MAX_BODY_BYTES)
-    except zlib.error as error:
-        raise RefusedError(400, "the body does not unpack") from error
-    if unpacker.unconsumed_tail:
-        raise RefusedError(413, f"a body may have {MAX_BODY_BYTES} bytes, unpacked")
-    if not unpacker.eof:
-        raise RefusedError(400, "the compressed body is cut short")
-    return unpacked

@@ -61,6 +61,10 @@ class HeadraceSpanProcessor(SpanProcessor):
             begun = _Begun(attempt, attempt.take(), span)
         except AttemptClosedError:
             return
+        except HeadraceError as error:
+            # The attempt fails at its end: its sequencer says so.
+            log.warning("span lost", attempt_id=attempt.attempt_id, error=type(error).__name__)
+            return
         with self._lock:
             self._begun[span.context.span_id] = begun
             if len(self._begun) >= self._sweep_at:

@@ -17,7 +17,7 @@ from headrace.schemas.records import Span
 from headrace.streams.ingest.bad_input import MalformedError
 from headrace.streams.ingest.otlp import BadSpan, ReadSpan, read_request
 from headrace.streams.ingest.strict_json import decode
-from headrace.streams.runner.attempt import Attempt
+from headrace.streams.runner.attempt_events import AttemptEvents
 from headrace.streams.runner.lineage import Lineage
 
 JSON = "application/json"
@@ -35,8 +35,8 @@ class Received(NamedTuple):
 class OtlpReceiver:
     """Of one attempt; one request at a time."""
 
-    def __init__(self, attempt: Attempt) -> None:
-        self._attempt = attempt
+    def __init__(self, events: AttemptEvents) -> None:
+        self._events = events
         self._seen: set[str] = set()
         self._lineage = Lineage()
 
@@ -48,7 +48,7 @@ class OtlpReceiver:
         try:
             read = list(read_request(decode(body) if content_type == JSON else _json_of(body)))
         except MalformedError:
-            self._attempt.lose(self._attempt.take())
+            self._events.lose(self._events.take())
             raise
         spans = sorted((each for each in read if isinstance(each, ReadSpan)), key=lambda each: each.start_ns)
         choices = [span for each in spans for span in each.choices]
@@ -56,13 +56,13 @@ class OtlpReceiver:
             self._lineage.add(span.span_id, span.parent_span_id, span.attributes)
         problems = [str(each.problem) for each in read if isinstance(each, BadSpan)]
         for _ in problems:
-            self._attempt.lose(self._attempt.take())
+            self._events.lose(self._events.take())
         for span in choices:
             if span.span_id in self._seen:
                 continue
             self._seen.add(span.span_id)
             try:
-                self._attempt.put(self._attempt.take(), self._place(span))
+                self._events.put(self._events.take(), self._place(span))
             except BadRecordError as error:
                 problems.append(str(error))
         return Received(len(problems), problems[0] if problems else "")
@@ -71,8 +71,8 @@ class OtlpReceiver:
         def build(sequence_id: int) -> Span:
             return span.model_copy(
                 update={
-                    "rollout_id": self._attempt.rollout_id,
-                    "attempt_id": self._attempt.attempt_id,
+                    "rollout_id": self._events.rollout_id,
+                    "attempt_id": self._events.attempt_id,
                     "sequence_id": sequence_id,
                     "generation": self._lineage.named(span.generation, span.parent_span_id),
                 }

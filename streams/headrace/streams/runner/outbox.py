@@ -1,4 +1,4 @@
-"""Outbox: how many of an attempt's records are on their way, and a wait until none is (G1)."""
+"""Outbox: how much of an attempt is on its way, records above all, and a wait until nothing is (G1)."""
 
 import asyncio
 import threading
