@@ -14,8 +14,11 @@ from headrace.cli.examples import examples
 _EPILOG = examples(
     "headrace runner my_agents:solve --concurrency 64",
     "headrace runner --exec './agent.sh' --base-url http://127.0.0.1:8000/v1",
+    "headrace runner my_agents:solve --proxy http://127.0.0.1:8500",
     "headrace runner --exec 'node agent.js' --drain-timeout 600",
 )
+_SETTINGS = {"drain_timeout": "drain_timeout_s", "proxy": "proxy_url"}
+"""Of options, where the names differ."""
 
 
 @click.command(epilog=_EPILOG)
@@ -34,6 +37,11 @@ _EPILOG = examples(
     "--base-url",
     metavar="URL",
     help="Of an OpenAI-compatible API; {attempt_id} is filled in.  [default: an endpoint resource]",
+)
+@click.option(
+    "--proxy",
+    metavar="URL",
+    help="Of the proxy, for the agent's model calls; its key is in HEADRACE_RUNNER_PROXY_KEY.",
 )
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics on loopback.")
 @click.option(
@@ -60,12 +68,12 @@ def runner(agent: str | None, command: str | None, app_dir: Path, **options: obj
 
     if (agent is None) == (command is None):
         raise click.UsageError("Either MODULE:AGENT or --exec COMMAND is expected.")
-    given = {
-        {"drain_timeout": "drain_timeout_s"}.get(name, name): value
-        for name, value in options.items()
-        if value is not None
-    }
+    given = {_SETTINGS.get(name, name): value for name, value in options.items() if value is not None}
     settings = read_settings(RunnerSettings).model_copy(update=given)
+    if settings.base_url is not None and settings.proxy_url is not None:
+        raise click.UsageError(
+            "--base-url and --proxy exclude each other, HEADRACE_RUNNER_BASE_URL and _PROXY_URL as well."
+        )
     what: Agent | Command
     if command is not None:
         what = Command(_split(command), dict(os.environ))

@@ -17,6 +17,7 @@ from headrace.schemas.errors import FatalError
         (["--exec", "'"], "No closing quotation"),
         (["a:b", "--concurrency", "0"], "--concurrency"),
         (["a:b", "--drain-timeout", "-1"], "--drain-timeout"),
+        (["a:b", "--base-url", "http://a", "--proxy", "http://b"], "exclude each other"),
         (["a:b", "--app-dir", "/no/such"], "--app-dir"),
     ],
 )

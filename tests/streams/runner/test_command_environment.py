@@ -16,18 +16,19 @@ INHERITED = {
     "HEADRACE_KAFKA_SASL_PASSWORD": "secret",
     "HEADRACE_CLICKHOUSE_PASSWORD": "secret",
     "HEADRACE_RUNNER_API_KEY": "secret",
+    "HEADRACE_RUNNER_PROXY_KEY": "secret",
+    "HEADRACE_PROXY_UPSTREAM_API_KEY": "secret",
     "HEADRACE_SCHEMA_REGISTRY_BASIC_AUTH": "secret",
 }
 
 
-def environment(attempt: Attempt, api_key: str | None = None) -> dict[str, str]:
+def environment(attempt: Attempt) -> dict[str, str]:
     return command_environment(
         INHERITED,
         attempt,
         attempt_url="http://127.0.0.1:1/a/x",
         task_file=Path("/t/task.json"),
         resources_file=Path("/t/resources.json"),
-        api_key=api_key,
         otlp_protocol="http/json",
     )
 
@@ -57,7 +58,8 @@ def test_who_it_is_and_where_events_go(attempt: Attempt) -> None:
 )
 def test_where_the_model_is(attempt: Attempt, api_key: str | None, openai: str, anthropic: str) -> None:
     attempt.base_url = "http://127.0.0.1:8000/a/x/v1/"
-    found = environment(attempt, api_key)
+    attempt.api_key = api_key
+    found = environment(attempt)
     assert found["OPENAI_BASE_URL"] == "http://127.0.0.1:8000/a/x/v1/"
     assert found["ANTHROPIC_BASE_URL"] == "http://127.0.0.1:8000/a/x"
     assert (found["OPENAI_API_KEY"], found["ANTHROPIC_API_KEY"]) == (openai, anthropic)

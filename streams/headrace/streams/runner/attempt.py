@@ -33,6 +33,8 @@ class Attempt(AttemptEvents):
         """By name; set before the agent begins, as is the next."""
         self.base_url: str | None = None
         """Of an OpenAI-compatible API for this attempt's calls, where one is known."""
+        self.api_key: str | None = None
+        """For it; None where the environment's serves."""
 
     @cached_property
     def task(self) -> Any:  # noqa: ANN401  JSON

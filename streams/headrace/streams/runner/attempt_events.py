@@ -216,6 +216,26 @@ class AttemptEvents:
         with self._lock:
             self._taken.discard(sequence_id)
 
+    def void(self, sequence_id: int) -> None:
+        """Nothing came of a taken id."""
+        with self._lock:
+            if sequence_id in self._taken:
+                self._void(sequence_id)
+
+    def give(self, sequence_id: int) -> None:
+        """From now on the caller accounts for this id, and publishes under it by himself."""
+        self.lose(sequence_id)
+
+    def note_lost(self, why: str) -> None:
+        """Something under an id that was given away was not recorded: it is a failure of the attempt."""
+        self._outbox.sent()
+        self._outbox.settle(why)
+
+    def void_span(self, sequence_id: int) -> Span:
+        """What accounts for an id that came to nothing."""
+        time = now()
+        return self._span(sequence_id, kind="void", span_id=new_span_id(), start_time=time, end_time=time)
+
     def close(self) -> int:
         """Take no more events; void the ids that are still open. Returns the last id handed out."""
         with self._lock:
@@ -275,10 +295,8 @@ class AttemptEvents:
     def _void(self, sequence_id: int) -> None:
         """A void that can't be published leaves a hole, which says the same, less well."""
         self._taken.discard(sequence_id)
-        time = now()
-        void = self._span(sequence_id, kind="void", span_id=new_span_id(), start_time=time, end_time=time)
         try:
-            self._publish(void)
+            self._publish(self.void_span(sequence_id))
         except HeadraceError:
             return
 

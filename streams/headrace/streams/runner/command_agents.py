@@ -42,13 +42,11 @@ class CommandAgents:
         server: AttemptServer,
         *,
         environment: Mapping[str, str],
-        api_key: str | None = None,
         kill_grace_s: float = 1.0,
     ) -> None:
         self._command = list(command)
         self._server = server
         self._environment = environment
-        self._api_key = api_key
         self._kill_grace_s = kill_grace_s
         self._groups = ProcessGroups()
         self._threads = DaemonThreads("headrace-command")
@@ -92,7 +90,6 @@ class CommandAgents:
             attempt_url=self._server.url_of(attempt),
             task_file=task_file,
             resources_file=resources_file,
-            api_key=self._api_key,
             otlp_protocol=self._server.otlp_protocol,
         )
         try:

@@ -10,7 +10,13 @@ from headrace.streams.runner.attempt import Attempt
 MAX_RESOURCES_BYTES = 96 * 1024
 """Linux takes no variable of 128 KiB or more; larger resources are in HEADRACE_RESOURCES_FILE alone."""
 
-_OURS = ("HEADRACE_KAFKA_", "HEADRACE_CLICKHOUSE_", "HEADRACE_SCHEMA_REGISTRY_", "HEADRACE_RUNNER_")
+_OURS = (
+    "HEADRACE_KAFKA_",
+    "HEADRACE_CLICKHOUSE_",
+    "HEADRACE_SCHEMA_REGISTRY_",
+    "HEADRACE_RUNNER_",
+    "HEADRACE_PROXY_",
+)
 """Not an agent's business: it may be a model at a shell, and there are passwords among them."""
 
 NO_KEY = "headrace"
@@ -29,7 +35,6 @@ def command_environment(
     attempt_url: str,
     task_file: Path,
     resources_file: Path,
-    api_key: str | None,
     otlp_protocol: str,
 ) -> dict[str, str]:
     """The inherited variables less our own settings, and those of this attempt."""
@@ -57,8 +62,8 @@ def command_environment(
         # Anthropic's clients add /v1 themselves.
         environment["ANTHROPIC_BASE_URL"] = attempt.base_url.rstrip("/").removesuffix("/v1")
         for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
-            if api_key is not None:
-                environment[name] = api_key
+            if attempt.api_key is not None:
+                environment[name] = attempt.api_key
             else:
                 environment.setdefault(name, NO_KEY)
     return environment

@@ -21,3 +21,7 @@ class AgentNotFoundError(FatalError):
 
 class RunnerFailedError(FatalError):
     """The runner can't go on: what it had taken comes back through deadlines."""
+
+
+class ProxyFailedError(HeadraceError):
+    """The proxy that numbers an attempt's events is away, full, or has lost it: the attempt has failed."""

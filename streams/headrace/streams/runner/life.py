@@ -1,7 +1,8 @@
 """Life: one attempt from its start in the log to its end there.
 
-The agent begins when the log has the start. The end is published when Kafka has every event before it (G1,
-G3), and states the last sequence id. Of several reasons to end the first counts.
+The agent begins when the log has the start and the sequencer is open. The end is published when Kafka has
+every event before it (G1, G3), and states the last sequence id, if that is known. Of several reasons to end
+the first counts.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from headrace.streams.runner.errors import RunnerFailedError
 from headrace.streams.runner.execution import Execution, Executor
 from headrace.streams.runner.mailbox import Mailbox
 from headrace.streams.runner.outlet import Outlet
+from headrace.streams.runner.sequencer import Closed, Opened, Sequencer
 
 BEATS = 3
 """Heartbeats within the time after which silence counts as death."""
@@ -40,6 +42,7 @@ class Life:
         attempt: Attempt,
         runner_id: str,
         *,
+        sequencer: Sequencer,
         outlet: Outlet,
         executor: Executor,
         mailbox: Mailbox,
@@ -53,6 +56,7 @@ class Life:
         self.over = asyncio.Event()
         """Its slot is free."""
         self._runner_id = runner_id
+        self._sequencer = sequencer
         self._outlet = outlet
         self._executor = executor
         self._mailbox = mailbox
@@ -83,19 +87,48 @@ class Life:
         try:
             await self._publish(self._started(), started)
             self._start_clocks()
+            await self._open()
             if not self._ending.done():
                 self._start_agent()
             ending = await self._ending
             await self._stop_agent()
-            last_sequence_id = self.attempt.close()
-            await self.attempt.acknowledged()
-            ending = self._judge(ending)
+            closed = await self._close()
+            ending, last_sequence_id = self._judge(ending, closed), closed.last_sequence_id
         finally:
             for timer in self._timers:
                 timer.cancel()
         self._log(ending, last_sequence_id)
         await self._publish(self._ended(ending, last_sequence_id), then=ended)
         return ending
+
+    # --- sequence ids --------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        """Open the sequencer, unless the attempt ends meanwhile; where that can't be, the attempt fails."""
+        if self._ending.done():
+            return
+        opening = asyncio.ensure_future(self._sequencer.open(self.attempt.record, self.attempt.attempt_id))
+        try:
+            waits: list[asyncio.Future[Opened] | asyncio.Future[Ending]] = [opening, self._ending]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if not opening.done():
+                return
+            opened = opening.result()
+        except HeadraceError as error:
+            self.end("failed", str(error))
+            return
+        finally:
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+        if opened.base_url is not None:
+            self.attempt.base_url, self.attempt.api_key = opened.base_url, opened.api_key
+
+    async def _close(self) -> Closed:
+        self.attempt.close()
+        closed = await self._sequencer.close()
+        # After it: an id that was on its way to a thread of the agent's is void only now.
+        await self.attempt.acknowledged()
+        return closed
 
     # --- the agent -----------------------------------------------------------------------------------
 
@@ -130,8 +163,8 @@ class Life:
             self._execution.abandon()
             self._abandoned(self._execution)
 
-    def _judge(self, ending: Ending) -> Ending:
-        failure = self.attempt.failure
+    def _judge(self, ending: Ending, closed: Closed) -> Ending:
+        failure = self.attempt.failure or closed.failure
         if failure is not None and ending.status == "succeeded":
             return Ending("failed", failure)
         return ending
@@ -189,7 +222,7 @@ class Life:
     def _started(self) -> AttemptEvent:
         return self._event(kind="started", status="running", origin=origin_of(self.attempt.record))
 
-    def _ended(self, ending: Ending, last_sequence_id: int) -> AttemptEvent:
+    def _ended(self, ending: Ending, last_sequence_id: int | None) -> AttemptEvent:
         error = bounded(ending.error) if ending.error is not None else None
         return self._event(kind="ended", status=ending.status, error=error, last_sequence_id=last_sequence_id)
 
@@ -203,7 +236,7 @@ class Life:
         }
         return AttemptEvent(**(known | fields))
 
-    def _log(self, ending: Ending, last_sequence_id: int) -> None:
+    def _log(self, ending: Ending, last_sequence_id: int | None) -> None:
         # Not the error: it may quote what the agent was given.
         report = log.debug if ending.status == "succeeded" else log.info
         report(

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -24,7 +24,10 @@ from headrace.streams.runner.execution import Executor
 from headrace.streams.runner.mailbox import Mailbox
 from headrace.streams.runner.metrics import RunnerMetrics
 from headrace.streams.runner.outlet import KafkaOutlet
+from headrace.streams.runner.proxy_client import ProxyClient
+from headrace.streams.runner.proxy_sequencer import Patience, RemoteSequencer
 from headrace.streams.runner.runner import Runner
+from headrace.streams.runner.sequencer import LocalSequencer, Sequencer
 from headrace.streams.runner.settings import RunnerSettings
 from headrace.streams.runner.tasks import TaskSource
 from headrace.streams.runner.thread_agents import ThreadAgents
@@ -88,6 +91,7 @@ async def _run(
         return EXIT_OK, False
     async with AsyncExitStack() as stack:
         executor = await _executor(agent, settings, stack)
+        new_sequencer = await _sequencers(settings, stack)
         metrics = _metrics(settings, stack)
         store = ResourceStore(kafka, codec)
         await asyncio.to_thread(store.start)
@@ -122,6 +126,7 @@ async def _run(
             resources=store,
             release=tasks.release,
             metrics=metrics,
+            new_sequencer=new_sequencer,
         )
         attempts = AttemptLog(
             kafka,
@@ -138,6 +143,7 @@ async def _run(
             agent=agent.name if isinstance(agent, Agent) else agent.arguments[0],
             concurrency=settings.concurrency,
             kafka=kafka.bootstrap_servers,
+            proxy=settings.proxy_url,
         )
         await _live(runner, tasks, signals, settings)
         attempts.stop()
@@ -182,13 +188,11 @@ async def _flush(outlet: KafkaOutlet, timeout_s: float) -> HeadraceError | None:
 async def _executor(agent: Agent | Command, settings: RunnerSettings, stack: AsyncExitStack) -> Executor:
     if isinstance(agent, Command):
         server = await stack.enter_async_context(AttemptServer())
-        key = settings.api_key.get_secret_value() if settings.api_key else None
         return stack.enter_context(
             CommandAgents(
                 agent.arguments,
                 server,
                 environment=agent.environment,
-                api_key=key,
                 kill_grace_s=settings.kill_grace_s,
             )
         )
@@ -198,6 +202,18 @@ async def _executor(agent: Agent | Command, settings: RunnerSettings, stack: Asy
         if not instrument():
             log.warning("OpenTelemetry's tracer provider takes no processors: its spans are not recorded")
     return AsyncAgents(agent) if agent.is_async else ThreadAgents(agent)
+
+
+async def _sequencers(settings: RunnerSettings, stack: AsyncExitStack) -> Callable[[], Sequencer]:
+    """Of the proxy where there is one, else our own."""
+    if settings.proxy_url is None:
+        return LocalSequencer
+    if settings.base_url is not None:
+        raise FatalError("agents have one model API: base_url and proxy_url exclude each other")
+    client = ProxyClient(settings.proxy_url, settings.proxy_key, timeout_s=settings.proxy_timeout_s)
+    await stack.enter_async_context(client)
+    patience = Patience(settings.proxy_timeout_s, settings.proxy_open_timeout_s, settings.delivery_timeout_s)
+    return lambda: RemoteSequencer(client, patience)
 
 
 def _metrics(settings: RunnerSettings, stack: ExitStack | AsyncExitStack) -> RunnerMetrics:

@@ -213,6 +213,8 @@ class Runner:
             return
         attempt.resources = resources
         attempt.base_url = self._base_url(attempt)
+        key = self._settings.api_key
+        attempt.api_key = None if key is None else key.get_secret_value()
 
     def _ended(self, life: Life) -> None:
         """Its slot is free: what is left is an acknowledgement. Once."""
@@ -224,16 +226,14 @@ class Runner:
         self._release()
 
     def _life(self, task: AttemptTask) -> Life:
+        sequencer = self._new_sequencer()
         attempt = Attempt(
-            task,
-            uuid7(),
-            outlet=self._outlet,
-            outbox=Outbox(self._mailbox),
-            sequencer=self._new_sequencer(),
+            task, uuid7(), outlet=self._outlet, outbox=Outbox(self._mailbox), sequencer=sequencer
         )
         return Life(
             attempt,
             self.runner_id,
+            sequencer=sequencer,
             outlet=self._outlet,
             executor=self._executor,
             mailbox=self._mailbox,

@@ -21,6 +21,14 @@ class RunnerSettings(BaseSettings):
     """Of an OpenAI-compatible API, for agents; `{attempt_id}` and `{rollout_id}` are filled in."""
     api_key: SecretStr | None = None
     """For it; None: what the environment has for OpenAI and Anthropic."""
+    proxy_url: str | None = None
+    """Of the proxy, for agents' model calls; it numbers the attempts' events too. Not with base_url."""
+    proxy_key: SecretStr | None = None
+    """One of its API keys; agents get a token of their attempt's own."""
+    proxy_timeout_s: float = Field(default=5.0, gt=0)
+    """For the proxy to hand out a sequence id; an attempt that needs one and has none by then has failed."""
+    proxy_open_timeout_s: float = Field(default=30.0, gt=0)
+    """For it to take in an attempt, while it is away or full."""
     otel: bool = True
     """Whether spans of OpenTelemetry in this process become events, where its SDK is installed."""
     session_timeout_s: float = Field(default=10.0, gt=0)
