@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -35,14 +36,14 @@ def test_its_tokenizer_gives_back_any_text(folder: Path) -> None:
 
 def test_its_template_has_tools_and_their_answers(folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    call = {"function": {"name": "add", "arguments": {"a": 1}}}
-    messages = [
+    call: dict[str, Any] = {"function": {"name": "add", "arguments": {"a": 1}}}
+    messages: list[dict[str, Any]] = [
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": "add"},
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "content": "2"},
     ]
-    tools = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
+    tools: list[Any] = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
     text = tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=True)
     assert text == (
         "<|im_start|>system\nbe brief\n\n<tools>\n"
@@ -56,7 +57,7 @@ def test_its_template_has_tools_and_their_answers(folder: Path) -> None:
 
 def test_it_writes_ascii_and_ends_its_turn(folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder)
     ids = tokenizer("<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n")["input_ids"]
     prompts = torch.tensor([ids] * 16)
     torch.manual_seed(0)

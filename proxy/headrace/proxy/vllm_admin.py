@@ -1,0 +1,144 @@
+"""VllmAdmin: what vLLM's own endpoints for reinforcement learning do, by name.
+
+They are there where the server runs with `VLLM_SERVER_DEV_MODE=1`. The weights' version is a word that vLLM
+keeps in memory for us: `default` on a server that has just started, else what was set last. Nothing of it is
+checked there, and a failed load leaves an engine that dies with its next call, unless another load follows.
+"""
+
+import asyncio
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import aiohttp
+import orjson
+
+from headrace.schemas.errors import RetryableError
+
+_MAX_WORDS = 300
+_CACHE_TRIES = 20
+_CACHE_RETRY_S = 0.1
+
+
+class EngineError(RetryableError):
+    """An engine that can't be reached, or that did not do what it was asked; it says so in its own words."""
+
+
+class EngineAdmin(Protocol):
+    """Every call may raise EngineError."""
+
+    async def weight_version(self) -> str:
+        """The word that was set last, since the engine started."""
+
+    async def set_weight_version(self, version: str) -> None: ...
+
+    async def pause(self) -> None:
+        """Abort what runs; calls that come wait until `resume`."""
+
+    async def load(self, folder: Path) -> None:
+        """Put the folder's weights in place of those that it has; only while paused."""
+
+    async def reset_prefix_cache(self) -> None:
+        """Forget what was computed with other weights."""
+
+    async def resume(self) -> None: ...
+
+    async def probe(self) -> None:
+        """Generate a token: weights that are not whole fail here, or give no finite logprob."""
+
+
+class VllmAdmin:
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        session: aiohttp.ClientSession,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 10.0,
+        load_timeout_s: float = 900.0,
+    ) -> None:
+        """`url` has no `/v1`; `headers` go with every request; the session is the caller's to close."""
+        self._name = name
+        self._url = url
+        self._session = session
+        self._headers = {**(headers or {}), "content-type": "application/json"}
+        self._timeout_s = timeout_s
+        self._load_timeout_s = load_timeout_s
+
+    async def weight_version(self) -> str:
+        return str((await self._ask("GET", "/weight_info")).get("weight_version", ""))
+
+    async def set_weight_version(self, version: str) -> None:
+        await self._ask("POST", "/update_weight_version", {"new_version": version})
+
+    async def pause(self) -> None:
+        # Of the other modes, `keep` would end calls with other weights than they began with, and `wait`
+        # has no bound.
+        await self._ask("POST", "/pause?mode=abort")
+
+    async def load(self, folder: Path) -> None:
+        body = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
+        await self._ask("POST", "/collective_rpc", body, timeout_s=self._load_timeout_s)
+
+    async def reset_prefix_cache(self) -> None:
+        # Refused while blocks are held, which aborted calls give back a moment later.
+        for _ in range(_CACHE_TRIES):
+            if (await self._ask("POST", "/reset_prefix_cache")).get("success"):
+                return
+            await asyncio.sleep(_CACHE_RETRY_S)
+        raise EngineError(f"{self._name} did not reset its prefix cache: something still holds its blocks")
+
+    async def resume(self) -> None:
+        await self._ask("POST", "/resume")
+
+    async def probe(self) -> None:
+        models = (await self._ask("GET", "/v1/models")).get("data") or [{}]
+        body = {"model": models[0].get("id"), "prompt": [0], "max_tokens": 1, "logprobs": 0, "temperature": 1}
+        answer = await self._ask("POST", "/v1/completions", body)
+        try:
+            logprob = answer["choices"][0]["logprobs"]["token_logprobs"][0]
+        except (LookupError, TypeError):
+            raise EngineError(f"{self._name} generated nothing when it was probed") from None
+        if not isinstance(logprob, float | int) or not math.isfinite(logprob):
+            raise EngineError(f"{self._name} gives no finite logprobs: its weights are not sound")
+
+    async def _ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout_s: float | None = None
+    ) -> Mapping[str, Any]:
+        """The answer's object; empty where it has none."""
+        what = path.partition("?")[0]
+        try:
+            async with self._session.request(
+                method,
+                self._url + path,
+                data=None if body is None else orjson.dumps(body),
+                headers=self._headers,
+                timeout=aiohttp.ClientTimeout(total=timeout_s or self._timeout_s),
+                allow_redirects=False,
+            ) as response:
+                status, text = response.status, await response.read()
+        except TimeoutError:
+            raise EngineError(f"{self._name} did not answer {what} in time") from None
+        except aiohttp.ClientError as error:
+            raise EngineError(f"{self._name} can't be reached for {what}: {type(error).__name__}") from None
+        if status != 200:
+            raise EngineError(f"{self._name} answered {what} with {status}: {_words(text)}")
+        try:
+            answer = orjson.loads(text or b"{}")
+        except orjson.JSONDecodeError:
+            raise EngineError(f"{self._name} answered {what} with what is no JSON") from None
+        return answer if isinstance(answer, dict) else {}
+
+
+def _words(body: bytes) -> str:
+    """The server's own message, bounded."""
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        answer = None
+    error = answer.get("error", answer.get("detail")) if isinstance(answer, dict) else None
+    words = error.get("message") if isinstance(error, dict) else error
+    text = " ".join(str(words).split()) if words else body[: 4 * _MAX_WORDS].decode(errors="replace").strip()
+    return text if len(text) <= _MAX_WORDS else text[:_MAX_WORDS] + " …"
