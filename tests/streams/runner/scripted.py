@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 from opentelemetry import trace
 
 from headrace.schemas.records import Generation
@@ -27,7 +28,7 @@ CALL = Generation(
 )
 
 
-def act(task: Any, resources: Resources) -> Any:  # noqa: C901, PLR0911
+def act(task: Any, resources: Resources) -> Any:  # noqa: C901, PLR0911, PLR0912
     """What needs no waiting."""
     match task:
         case {"do": "return", "value": value}:
@@ -42,6 +43,12 @@ def act(task: Any, resources: Resources) -> Any:  # noqa: C901, PLR0911
             emit_span("chat", generation=CALL)
             with span("tool"):
                 emit_reward(0.25, "style", about=1)
+            return 1.0
+        case {"do": "call", "num_calls": num_calls}:
+            for _ in range(num_calls):
+                call_model()
+                with span("tool"):
+                    emit_reward(0.25, "style", about=call_model())
             return 1.0
         case {"do": "emit"}:
             emit_span("chat", generation=CALL)
@@ -80,6 +87,15 @@ def act(task: Any, resources: Resources) -> Any:  # noqa: C901, PLR0911
             threading.Thread(target=emit_later, daemon=True).start()
             return 1.0
     raise AssertionError(f"unknown: {task}")
+
+
+def call_model() -> int:
+    """Through the fake proxy, which answers with the call's sequence id."""
+    attempt = current_attempt()
+    headers = {"authorization": f"Bearer {attempt.api_key}"}
+    answer = httpx.post(f"{attempt.base_url}/chat/completions", headers=headers).raise_for_status()
+    sequence_id: int = answer.json()["sequence_id"]
+    return sequence_id
 
 
 def begin(task: Any) -> None:

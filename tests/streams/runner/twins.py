@@ -1,6 +1,7 @@
 """In-memory twins of what a runner talks to, and an attempt on them."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -9,10 +10,11 @@ from tests.builders import CODEC, TIME, an_id
 
 from headrace.schemas.records import AttemptTask, Record, ResourceVersion, RolloutConfig
 from headrace.streams.runner.attempt import Attempt
+from headrace.streams.runner.errors import ProxyFailedError
 from headrace.streams.runner.mailbox import Mailbox
 from headrace.streams.runner.outbox import Outbox
 from headrace.streams.runner.outlet import Delivered
-from headrace.streams.runner.sequencer import LocalSequencer
+from headrace.streams.runner.sequencer import LocalSequencer, Sequencer
 
 
 class MemoryOutlet:
@@ -44,6 +46,30 @@ class MemoryOutlet:
 
     def of(self, kind: type[Any]) -> list[Any]:
         return [record for record in self.records if isinstance(record, kind)]
+
+
+class SharedSequencer(LocalSequencer):
+    """A Sequencer as the proxy's: others take ids too, and one can be made to wait or fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failure: str | None = None  # type: ignore[assignment]
+        self.asked = threading.Event()
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+
+    is_shared = True
+
+    def next(self) -> int:
+        sequence_id = super().next()
+        self.asked.set()
+        self.may_answer.wait()
+        if self.failure is not None:
+            raise ProxyFailedError(self.failure)
+        return sequence_id
+
+    def take_elsewhere(self) -> int:
+        return super().next()
 
 
 class FixedResources:
@@ -81,11 +107,17 @@ def a_mailbox() -> Iterator[Mailbox]:
     loop.close()
 
 
-def an_attempt(outlet: MemoryOutlet, mailbox: Mailbox, name: str = "r", **fields: Any) -> Attempt:
+def an_attempt(
+    outlet: MemoryOutlet,
+    mailbox: Mailbox,
+    name: str = "r",
+    sequencer: Sequencer | None = None,
+    **fields: Any,
+) -> Attempt:
     return Attempt(
         a_task(name, **fields),
         an_id("attempt", name),
         outlet=outlet,
         outbox=Outbox(mailbox),
-        sequencer=LocalSequencer(),
+        sequencer=sequencer or LocalSequencer(),
     )
