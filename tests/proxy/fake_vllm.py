@@ -1,4 +1,4 @@
-"""An upstream that answers as vLLM does, at once, and fails as it is told to: for tests of faults, and benches.
+"""An upstream that answers as vLLM does, at once, and fails as it is told to: for tests, and benches.
 
 What it says follows from the answer's own id, so that whoever holds a span can tell what was generated. A
 request says what shall happen by a member that the proxy passes on: `"fault": {"kind": …, "after": tokens}`.
@@ -78,7 +78,7 @@ async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> 
         if not message.get("more_body"):
             break
     if path in ("/v1/chat/completions", "/v1/completions"):
-        await _complete(orjson.loads(body), send, is_chat=path == "/v1/chat/completions")
+        await _complete(orjson.loads(body), receive, send, is_chat=path == "/v1/chat/completions")
     elif path == "/v1/models":
         await _json(
             send, 200, {"object": "list", "data": [{"id": "fake", "object": "model", "owned_by": "vllm"}]}
@@ -93,7 +93,7 @@ async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> 
         await _json(send, 404, {"error": {"message": "not here", "type": "NotFoundError", "code": 404}})
 
 
-async def _complete(request: Json, send: Send, *, is_chat: bool) -> None:
+async def _complete(request: Json, receive: Receive, send: Send, *, is_chat: bool) -> None:
     fault = request.get("fault") or {"kind": "none"}
     kind = fault["kind"]
     num_tokens = int(request.get("max_tokens") or request.get("max_completion_tokens") or 8)
@@ -106,7 +106,8 @@ async def _complete(request: Json, send: Send, *, is_chat: bool) -> None:
     elif kind == "not_json":
         await _whole(send, 200, b"<html>")
     elif kind == "hangs":
-        await asyncio.Event().wait()
+        while (await receive())["type"] != "http.disconnect":
+            pass
     else:
         answer = _Answer(request, answer_id, kind, is_chat=is_chat)
         if request.get("stream"):

@@ -20,6 +20,7 @@ COMMANDS = {
     "ingest": "headrace.cli.ingest_commands:ingest",
     "lag": "headrace.cli.lag_commands:lag",
     "migrate": "headrace.cli.sql_commands:migrate",
+    "proxy": "headrace.cli.proxy_commands:proxy",
     "resources": "headrace.cli.resource_commands:resources",
     "rollouts": "headrace.cli.rollout_commands:rollouts",
     "runner": "headrace.cli.runner_commands:runner",
@@ -43,6 +44,7 @@ SUMMARIES = {
     "Rollouts": {
         "rollouts": "Hand over tasks, see what became of them, wait, cancel.",
         "runner": "Run an agent on them, a function or a program in any language.",
+        "proxy": "Serve models to agents, and record what is generated, token for token.",
         "resources": "Publish and list versions of weights, prompts and endpoints.",
     },
     "Data": {
@@ -66,8 +68,13 @@ SUMMARIES = {
 
 _OTHERS = "More"
 _LOCAL = "local"
-_EXTRAS = {"opentelemetry": "otel"} | dict.fromkeys(
-    ["clickhouse_connect", "cramjam", "faust", "prometheus_client", "prompt_toolkit", "rocksdict"], "streams"
+_EXTRAS = (
+    {"opentelemetry": "otel"}
+    | dict.fromkeys(
+        ["clickhouse_connect", "cramjam", "faust", "prometheus_client", "prompt_toolkit", "rocksdict"],
+        "streams",
+    )
+    | dict.fromkeys(["aiohttp", "httptools", "starlette", "uvicorn", "uvloop"], "proxy")
 )
 """The extra that brings what the core install lacks, where that is not `local`."""
 

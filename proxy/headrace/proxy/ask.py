@@ -1,9 +1,9 @@
-"""Ask: what is added to a request so that the answer can be trained on, and taken out of the answer again. Pure.
+"""Ask: what is added to a request to make its answer fit to train on, and taken out of the answer. Pure.
 
 vLLM gives token ids for `return_token_ids`, and with logprobs those of the sampled tokens.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 Json = dict[str, Any]
@@ -56,10 +56,15 @@ def strip(payload: Json, asked: Asked, *, is_chunk: bool) -> bool:
             choice.pop("prompt_token_ids", None)
         if not asked.logprobs and choice.get("logprobs") is not None:
             choice["logprobs"] = None
-    if is_chunk and not asked.usage:
-        usage = payload.pop("usage", None)
-        return bool(choices) or usage is None
-    return True
+    if not is_chunk:
+        return True
+    usage = payload.get("usage")
+    if not asked.usage:
+        payload.pop("usage", None)
+    if not choices:
+        return asked.usage or usage is None
+    # An engine that holds text back, for a stop string or a tool call, sends ids alone meanwhile.
+    return asked.token_ids or asked.logprobs or not all(map(_is_silent, choices))
 
 
 def num_choices(request: Json, operation: Operation) -> int:
@@ -73,7 +78,7 @@ def num_choices(request: Json, operation: Operation) -> int:
     return number
 
 
-def sampling_of(request: Json) -> Iterator[tuple[str, float]]:
+def sampling_of(request: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """The numbers that decide how tokens were drawn."""
     for name in _SAMPLING:
         value = request.get(name)
@@ -100,6 +105,11 @@ _SAMPLING = (
 def _wants_logprobs(request: Json, operation: Operation) -> bool:
     wanted = request.get("logprobs")
     return bool(wanted) if operation == "chat" else wanted is not None and wanted is not False
+
+
+def _is_silent(choice: Any) -> bool:  # noqa: ANN401  JSON
+    """A chunk's choice that has nothing but ids."""
+    return isinstance(choice, dict) and choice.get("delta") == {} and choice.get("finish_reason") is None
 
 
 def _is_token_ids(prompt: list[Any]) -> bool:

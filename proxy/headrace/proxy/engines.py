@@ -48,11 +48,17 @@ class Version(NamedTuple):
 class Engine:
     """One server. Its state is changed by `Engines` alone."""
 
-    def __init__(self, name: str, url: str, *, is_managed: bool = True) -> None:
-        """`url` has no `/v1`. One that is not managed serves from the start, and has no version."""
+    def __init__(
+        self, name: str, url: str, *, is_managed: bool = True, gives_token_ids: bool | None = None
+    ) -> None:
+        """`url` has no `/v1`. One that is not managed serves from the start, and has no version.
+
+        `gives_token_ids`: it knows vLLM's extension; by default the managed ones do.
+        """
         self.name = name
         self.url = url
         self.is_managed = is_managed
+        self.gives_token_ids = is_managed if gives_token_ids is None else gives_token_ids
         self.state: EngineState = "starting" if is_managed else "serving"
         self.version: Version | None = None
         self.reason = ""

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions and completions: the upstream's own words, so that unknown members pass through."""
+"""OpenAI's chat completions and completions: the upstream's own words, so that all members pass through."""
 
 from collections.abc import Mapping
 from typing import Literal

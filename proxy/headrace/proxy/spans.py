@@ -62,22 +62,21 @@ class Call:
     """The upstream's own words for it."""
 
 
+def num_spans(capture: Capture) -> int:
+    """How many ids `spans_of` uses."""
+    return max(len(capture.choices), 1)
+
+
 def spans_of(call: Call, capture: Capture, sequence_ids: Sequence[int], ended: datetime) -> list[Span]:
-    """By choice index, each under the id at its place. A call without any choice is one span that says why."""
+    """In the order of choices and ids. A call without any choice is one span that says why."""
+    choices = [choice for _, choice in sorted(capture.choices.items())] or [CapturedChoice(0)]
     return [
-        _span(call, capture, choice, sequence_ids[choice.index], ended)
-        for choice in _choices(capture, len(sequence_ids))
+        _span(call, capture, choice, sequence_id, ended)
+        for choice, sequence_id in zip(choices, sequence_ids, strict=True)
     ]
 
 
-def _choices(capture: Capture, limit: int) -> list[CapturedChoice]:
-    found = [choice for index, choice in sorted(capture.choices.items()) if index < limit]
-    return found or [CapturedChoice(0)]
-
-
-def _span(
-    call: Call, capture: Capture, choice: CapturedChoice, sequence_id: int, ended: datetime
-) -> Span:
+def _span(call: Call, capture: Capture, choice: CapturedChoice, sequence_id: int, ended: datetime) -> Span:
     generation = _generation(call, capture, choice)
     is_whole = call.problem is None and bool(capture.choices)
     problem = call.problem or (None if capture.choices else NO_CHOICES)
