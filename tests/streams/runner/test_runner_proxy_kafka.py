@@ -50,7 +50,7 @@ def start(rollouts: Rollouts, proxy: FakeProxy, *arguments: str, **env: str) -> 
 
 @pytest.mark.parametrize("agent", ["scripted:sync", "scripted:asynchronous"])
 def test_calls_spans_and_rewards_are_dense(rollouts: Rollouts, proxy: FakeProxy, agent: str) -> None:
-    start(rollouts, proxy, agent, "--concurrency", "4")
+    start(rollouts, proxy, agent, "--concurrency", "4", HEADRACE_RUNNER_AGENT_NAME="solver")
     ids = rollouts.enqueue(*[{"do": "call", "num_calls": 3}] * 8)
     finals = rollouts.wait_final(ids)
     assert {final.attempt_status for final in finals.values()} == {"succeeded"}
@@ -60,6 +60,7 @@ def test_calls_spans_and_rewards_are_dense(rollouts: Rollouts, proxy: FakeProxy,
     rollouts.check_sequences()
     assert len([span for span in rollouts.read(Span) if span.name == "chat"]) == 8 * 6
     assert len([reward for reward in rollouts.read(Reward) if reward.name == "outcome"]) == 8
+    assert {body["agent"] for what, body in proxy.requests if what == "open"} == {"solver"}
     assert all(attempt.is_closed for attempt in proxy.attempts.values())
 
 

@@ -70,9 +70,11 @@ class RemoteSequencer:
 
     is_shared = True
 
-    def __init__(self, api: AttemptApi, patience: Patience | None = None) -> None:
+    def __init__(self, api: AttemptApi, patience: Patience | None = None, *, agent: str = "") -> None:
+        """`agent` is what the proxy names calls by that do not name their agent."""
         self._api = api
         self._patience = patience or Patience()
+        self._agent = agent
         self._attempt_id = ""
         self._is_open = False
         self._may_be_open = False
@@ -99,7 +101,7 @@ class RemoteSequencer:
             "rollout_id": task.rollout_id,
             "attempt_id": attempt_id,
             "attempt": task.attempt,
-            "agent": "",
+            "agent": self._agent,
         }
         waits = _Waits(self._patience.open_s)
         while True:

@@ -213,7 +213,7 @@ async def _sequencers(settings: RunnerSettings, stack: AsyncExitStack) -> Callab
     client = ProxyClient(settings.proxy_url, settings.proxy_key, timeout_s=settings.proxy_timeout_s)
     await stack.enter_async_context(client)
     patience = Patience(settings.proxy_timeout_s, settings.proxy_open_timeout_s, settings.delivery_timeout_s)
-    return lambda: RemoteSequencer(client, patience)
+    return lambda: RemoteSequencer(client, patience, agent=settings.agent_name)
 
 
 def _metrics(settings: RunnerSettings, stack: ExitStack | AsyncExitStack) -> RunnerMetrics:

@@ -29,6 +29,8 @@ class RunnerSettings(BaseSettings):
     """For the proxy to hand out a sequence id; an attempt that needs one and has none by then has failed."""
     proxy_open_timeout_s: float = Field(default=30.0, gt=0)
     """For it to take in an attempt, while it is away or full."""
+    agent_name: str = Field(default="", max_length=200)
+    """What calls through the proxy are named by, where they do not name their agent themselves."""
     otel: bool = True
     """Whether spans of OpenTelemetry in this process become events, where its SDK is installed."""
     session_timeout_s: float = Field(default=10.0, gt=0)
