@@ -1,12 +1,13 @@
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.proxy.loops import run, until
 
 from headrace.proxy.engines import NEW_WEIGHTS, DrainError, Engine, Engines, Lease, Version
 from headrace.proxy.problem import RefusedError
@@ -20,12 +21,6 @@ def fleet(number: int, *, version: Version | None = V1, **limits: Any) -> tuple[
     for engine in all_engines:
         engines.serve(engine, version)
     return engines, all_engines
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  many things make it true
-            await asyncio.sleep(0)
 
 
 class Calls:
@@ -44,14 +39,6 @@ class Calls:
     async def end(self, *leases: Lease) -> None:
         for lease in leases or tuple(self._stacks):
             await self._stacks.pop(lease).aclose()
-
-
-def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(20):
-            await test()
-
-    asyncio.run(bounded())
 
 
 @pytest.mark.parametrize(
@@ -234,9 +221,11 @@ def test_an_engine_whose_calls_do_not_end_keeps_its_weights_and_serves_on() -> N
             await drain
         assert engines.describe()[0]["state"] == "serving"
         assert (await waiting).version == V1
-        engine.attention.set()
+        drain = asyncio.create_task(engines.drain(engine, drain_s=0, cut_s=0.05))
+        await until(lambda: engine.state == "updating")
+        engine.suspect()
         with pytest.raises(DrainError):
-            await engines.drain(engine, drain_s=0, cut_s=0)
+            await drain
         assert engines.describe()[0]["state"] == "out"
         await calls.end()
 

@@ -8,7 +8,7 @@ so an update is not starved; calls that find no engine wait in order, so they ar
 import asyncio
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Literal, NamedTuple, Self
 
 from headrace.proxy.problem import Problem, RefusedError
@@ -65,6 +65,7 @@ class Engine:
         """Why it is out."""
         self.attention = asyncio.Event()
         """Set when whoever manages it should look at it now."""
+        self._is_suspect = False
         self._leases: set[Lease] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -76,6 +77,7 @@ class Engine:
     def suspect(self, why: str = "a call failed to reach it") -> None:
         """It may have restarted: it serves again when it was looked at. Nothing if it is not managed."""
         if self.is_managed:
+            self._is_suspect = True
             if self.state == "serving":
                 self.state, self.reason = "out", why
             self.attention.set()
@@ -90,11 +92,10 @@ class Engine:
             self._idle.set()
 
     async def _wait_idle(self, timeout_s: float) -> bool:
-        try:
-            await asyncio.wait_for(self._idle.wait(), timeout_s)
-        except TimeoutError:
-            return not self._leases
-        return True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        return not self._leases
 
 
 class Lease:
@@ -237,6 +238,7 @@ class Engines:
         if engine.num_calls and version != engine.version:
             raise AssertionError(f"{engine.name} has calls of {engine.version}, and is to serve {version}")
         engine.state, engine.version, engine.reason = "serving", version, ""
+        engine._is_suspect = False  # noqa: SLF001
         self._admit_waiting()
 
     def take_out(self, engine: Engine, reason: str) -> None:
@@ -261,7 +263,7 @@ class Engines:
             f"{engine.name} has {engine.num_calls} calls that did not end when they were cut"
         )
         engine.state, engine.reason = before
-        if engine.attention.is_set() and engine.state == "serving":
-            engine.state, engine.reason = "out", "it is looked at"
+        if engine._is_suspect and engine.state == "serving":  # noqa: SLF001
+            engine.suspect()
         self._admit_waiting()
         raise failure
