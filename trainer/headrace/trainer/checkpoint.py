@@ -1,0 +1,112 @@
+"""Checkpoints: the model, its optimizer and random numbers, and with them what was consumed (G5).
+
+The offsets are in the checkpoint and nowhere else: after a resume each batch is trained on exactly once, as
+the weights know it. A checkpoint is whole or not there; several processes write one together.
+"""
+
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from headrace.schemas.codec import describe
+from headrace.schemas.errors import FatalError
+from headrace.trainer.folders import finish, keep_last, numbered, remove_unfinished
+
+PREFIX = "step-"
+_STATE = "state.json"
+_POLICY = "policy"
+_DRAFT = ".unfinished-checkpoint"
+
+log = structlog.get_logger(__name__)
+
+
+class TrainState(BaseModel):
+    """What a run has come to beside its weights."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run_id: str
+    step: int = 0
+    """Optimizer steps, each on one batch or a part of it."""
+    num_batches: int = 0
+    offsets: dict[str, int] = {}
+    """Where to go on reading, by topic:partition."""
+    seen: tuple[str, ...] = ()
+    """Ids of the last batches, by which those that come again are known."""
+    policy_version: int | None = None
+    """Of the weights as they were last published."""
+    unpublished: tuple[str, ...] = ()
+    """Batches trained on since then."""
+    num_samples: int = 0
+    num_tokens: int = 0
+    outcomes: tuple[float, ...] = ()
+    """Mean outcome of the last batches, for stopping and for the curve."""
+    algorithm: dict[str, float] = {}
+    """What the algorithm keeps from batch to batch."""
+
+
+class Checkpointed(Protocol):
+    """policy.Policy; collective."""
+
+    is_main: bool
+
+    def save(self, folder: Path) -> None: ...
+
+    def load(self, folder: Path) -> None: ...
+
+    def barrier(self) -> None: ...
+
+
+class Checkpoints:
+    """Of one run, in one folder that every process sees."""
+
+    def __init__(self, folder: Path, *, keep: int) -> None:
+        self._folder = folder
+        self._keep = keep
+
+    def newest(self) -> tuple[TrainState, Path] | None:
+        """FatalError if it can't be read: going on without it would train batches twice."""
+        folders = numbered(self._folder, PREFIX)
+        if not folders:
+            return None
+        path = folders[max(folders)]
+        try:
+            return TrainState.model_validate_json((path / _STATE).read_bytes()), path
+        except (OSError, ValidationError) as error:
+            why = describe(error) if isinstance(error, ValidationError) else str(error)
+            raise FatalError(f"the checkpoint {path} can't be read: {why}") from None
+
+    def load(self, policy: Checkpointed, run_id: str) -> TrainState | None:
+        """Bring the policy to the newest checkpoint; None if there is none. Collective."""
+        if policy.is_main and self._folder.exists():
+            remove_unfinished(self._folder)
+        policy.barrier()
+        found = self.newest()
+        if found is None:
+            return None
+        state, path = found
+        if state.run_id != run_id:
+            raise FatalError(
+                f"{path} is of run {state.run_id!r}, and this is {run_id!r}: give it another folder, "
+                "or the same name to go on"
+            )
+        policy.load(path / _POLICY)
+        log.info("checkpoint loaded", path=str(path), step=state.step, num_batches=state.num_batches)
+        return state
+
+    def save(self, policy: Checkpointed, state: TrainState) -> None:
+        """Collective."""
+        target = self._folder / f"{PREFIX}{state.step:08d}"
+        draft = self._folder / f"{_DRAFT}-{state.step:08d}"
+        if policy.is_main:
+            (draft / _POLICY).mkdir(parents=True)
+        policy.barrier()
+        policy.save(draft / _POLICY)
+        policy.barrier()
+        if policy.is_main:
+            (draft / _STATE).write_text(state.model_dump_json(indent=1))
+            finish(draft, target)
+            keep_last(self._folder, PREFIX, self._keep)
+        policy.barrier()
