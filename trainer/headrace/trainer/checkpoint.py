@@ -14,7 +14,7 @@ from headrace.schemas.codec import describe
 from headrace.schemas.errors import FatalError
 from headrace.trainer.folders import finish, keep_last, numbered, remove_unfinished
 
-PREFIX = "step-"
+PREFIX = "batch-"
 _STATE = "state.json"
 _POLICY = "policy"
 _DRAFT = ".unfinished-checkpoint"
@@ -98,8 +98,8 @@ class Checkpoints:
 
     def save(self, policy: Checkpointed, state: TrainState) -> None:
         """Collective."""
-        target = self._folder / f"{PREFIX}{state.step:08d}"
-        draft = self._folder / f"{_DRAFT}-{state.step:08d}"
+        target = self._folder / f"{PREFIX}{state.num_batches:08d}"
+        draft = self._folder / f"{_DRAFT}-{state.num_batches:08d}"
         if policy.is_main:
             (draft / _POLICY).mkdir(parents=True)
         policy.barrier()

@@ -68,14 +68,9 @@ class WeightsPublisher:
         parent_version: int | None,
         metadata: Mapping[str, str],
     ) -> ResourceVersion:
-        """The version, known to be in the log. Files of another run's same step are never overwritten."""
+        """The version, known to be in the log."""
         target = self._folder / f"{PREFIX}{step:08d}"
-        if target.exists():
-            # Of this step before we were killed; what is there was renamed, so it is whole.
-            shutil.rmtree(target)
-        with whole_folder(target) as draft:
-            self._write(weights, draft)
-        manifest = manifest_of(target)
+        manifest = self._write(weights, target)
         version = self._published(step, manifest) or publish_resource(
             self._publisher,
             self._name,
@@ -91,7 +86,27 @@ class WeightsPublisher:
             log.info("weights removed", step=old)
         return version
 
-    def _write(self, weights: Mapping[str, torch.Tensor], draft: Path) -> None:
+    def _write(self, weights: Mapping[str, torch.Tensor], target: Path) -> Mapping[str, str]:
+        """The manifest of what is there now."""
+        if not target.exists():
+            with whole_folder(target) as draft:
+                self._fill(weights, draft)
+            return manifest_of(target)
+        # We were killed after this step was written: the same again is left alone, engines may be reading it.
+        again = target.with_name(f".again-{target.name}")
+        shutil.rmtree(again, ignore_errors=True)
+        with whole_folder(again) as draft:
+            self._fill(weights, draft)
+        manifest = manifest_of(again)
+        if manifest_of(target) == manifest:
+            shutil.rmtree(again)
+        else:
+            log.warning("weights of a step came out differently the second time", path=str(target))
+            shutil.rmtree(target)
+            again.rename(target)
+        return manifest
+
+    def _fill(self, weights: Mapping[str, torch.Tensor], draft: Path) -> None:
         shutil.copytree(self._base, draft, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*_NOT_COPIED))
         tensors = {
             name: tensor.to(self._dtype or tensor.dtype).contiguous() for name, tensor in weights.items()

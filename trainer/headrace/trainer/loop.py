@@ -1,0 +1,259 @@
+"""The loop: a batch in, optimizer steps, what they did out; checkpoints and versions on the way.
+
+Every process runs it, on the same batches, and comes to the same decisions; only the main one reads topics
+and publishes. A batch is trained on as a whole before the state moves past it, so that a checkpoint stands
+between batches, and a resume trains each batch exactly once as the weights know it (G5).
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import structlog
+import torch
+
+from headrace.schemas.records import Trajectory
+from headrace.trainer.algorithms import Algorithm
+from headrace.trainer.checkpoint import Checkpoints, TrainState
+from headrace.trainer.micro_batches import micro_batches
+from headrace.trainer.policy.policy import Policy, StepOutput
+from headrace.trainer.progress import Progress, Report
+from headrace.trainer.sample import MicroBatch, Sample, WeightedSample
+from headrace.trainer.samples import samples_of
+from headrace.trainer.settings import TrainSettings
+from headrace.trainer.source import BatchSource, TrainingBatch
+
+_REMEMBERED = 10_000
+_OUTCOMES = 1_000
+
+log = structlog.get_logger(__name__)
+
+
+class Outlet(Protocol):
+    """What leaves the trainer; on other ranks than the main one it does nothing."""
+
+    def publish_weights(self, policy: Policy, state: TrainState) -> int:
+        """The version that the policy's weights have now, the same on every rank. Collective."""
+
+    def publish_step(self, report: Report, batch_ids: Sequence[str]) -> None: ...
+
+
+class Prepared(NamedTuple):
+    """A batch after what is too old is left out."""
+
+    groups: list[list[tuple[Trajectory, list[Sample]]]]
+    num_stale: int
+    """Groups."""
+
+    @property
+    def outcomes(self) -> list[float]:
+        return [each.outcome for group in self.groups for each, _ in group if each.outcome is not None]
+
+
+@dataclass
+class _Clock:
+    """Where a step's time goes."""
+
+    spent_s: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def on(self, what: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spent_s[what] = self.spent_s.get(what, 0.0) + time.perf_counter() - began
+
+
+class Loop:
+    def __init__(
+        self,
+        settings: TrainSettings,
+        policy: Policy,
+        algorithm: Algorithm,
+        *,
+        source: BatchSource,
+        checkpoints: Checkpoints,
+        outlet: Outlet,
+        progress: Progress,
+        reference: Policy | None = None,
+    ) -> None:
+        """`reference` is the fixed policy of the KL term."""
+        self._settings = settings
+        self._policy = policy
+        self._algorithm = algorithm
+        self._source = source
+        self._checkpoints = checkpoints
+        self._outlet = outlet
+        self._progress = progress
+        self._reference = reference
+        self.state = TrainState(run_id=settings.run.name)
+
+    def run(self) -> TrainState:
+        """Until told to stop, or until what the settings ask for is reached. Collective."""
+        found = self._checkpoints.load(self._policy, self.state.run_id)
+        if found is not None:
+            self.state = found
+        if self.state.policy_version is None:
+            # Calls are to be stamped from the first on.
+            self._publish_weights()
+        self._source.start(self.state)
+        for batch in self._source:
+            clock = _Clock({"idle": batch.waited_s})
+            self._train_on(batch, clock)
+            if self._is_over():
+                break
+        if self.state.unpublished:
+            self._publish_weights()
+        self._checkpoint()
+        return self.state
+
+    # --- one batch -----------------------------------------------------------------------------------
+
+    def _train_on(self, batch: TrainingBatch, clock: "_Clock") -> None:
+        with clock.on("preparation"):
+            prepared = self._prepared(batch)
+            weighted = self._algorithm.weigh(prepared.groups)
+        steps: list[StepOutput] = []
+        before = self.state.step
+        if any(each.sample.num_actions for each in weighted):
+            steps = self._steps(weighted, clock)
+        self._advance(batch, prepared, weighted, len(steps))
+        with clock.on("sync"):
+            # In this order: a checkpoint knows the version of its weights, and a version that no checkpoint
+            # knows is found again when its step is repeated.
+            if self._has_passed(self._settings.publish.every_steps, before):
+                self._publish_weights()
+            if self._has_passed(self._settings.checkpoint.every_steps, before):
+                self._checkpoint()
+        self._tell(batch, prepared, weighted, steps, clock)
+
+    def _prepared(self, batch: TrainingBatch) -> Prepared:
+        """Staleness is the version in training less the oldest in the group, from the records (C15)."""
+        limit, version = self._settings.data.max_staleness, self.state.policy_version
+        groups, num_stale = [], 0
+        for group in batch.groups:
+            made = [(each, samples_of(each, self._settings.data)) for each in group]
+            versions = [s.min_version for _, samples in made for s in samples if s.min_version is not None]
+            if version is not None and versions and version - min(versions) > limit:
+                num_stale += 1
+            else:
+                groups.append(made)
+        return Prepared(groups, num_stale)
+
+    def _steps(self, weighted: Sequence[WeightedSample], clock: "_Clock") -> list[StepOutput]:
+        policy, data = self._policy, self._settings.data
+        with clock.on("preparation"):
+            made = micro_batches(
+                weighted, data.micro_batch_tokens, dp_rank=policy.dp_rank, dp_size=policy.dp_size
+            )
+        with clock.on("logprobs"):
+            if self._algorithm.needs_old_logprobs:
+                made = _with(made, "old_logprobs_BS", policy.logprobs(made))
+            if self._reference is not None:
+                made = _with(made, "reference_logprobs_BS", self._reference.logprobs(made))
+        with clock.on("training"):
+            return [
+                policy.train(part, self._algorithm.loss)
+                for _ in range(self._algorithm.num_epochs)
+                for part in self._algorithm.mini_batches(made)
+            ]
+
+    def _advance(
+        self, batch: TrainingBatch, prepared: Prepared, weighted: Sequence[WeightedSample], num_steps: int
+    ) -> None:
+        state, outcomes = self.state, prepared.outcomes
+        mean = (sum(outcomes) / len(outcomes),) if outcomes else ()
+        self.state = state.model_copy(
+            update={
+                "step": state.step + num_steps,
+                "num_batches": state.num_batches + 1,
+                "offsets": dict(batch.offsets),
+                "seen": (*state.seen, batch.batch_id)[-_REMEMBERED:],
+                "unpublished": (*state.unpublished, batch.batch_id) if num_steps else state.unpublished,
+                "num_samples": state.num_samples + len(weighted),
+                "num_tokens": state.num_tokens + sum(len(each.sample) for each in weighted),
+                "outcomes": (*state.outcomes, *mean)[-_OUTCOMES:],
+                "algorithm": self._algorithm.state(),
+            }
+        )
+
+    # --- what goes out -------------------------------------------------------------------------------
+
+    def _publish_weights(self) -> None:
+        version = self._outlet.publish_weights(self._policy, self.state)
+        self.state = self.state.model_copy(update={"policy_version": version, "unpublished": ()})
+
+    def _checkpoint(self) -> None:
+        newest = self._checkpoints.newest()
+        if newest is None or newest[0].num_batches < self.state.num_batches:
+            self._checkpoints.save(self._policy, self.state)
+
+    def _tell(
+        self,
+        batch: TrainingBatch,
+        prepared: Prepared,
+        weighted: Sequence[WeightedSample],
+        steps: Sequence[StepOutput],
+        clock: "_Clock",
+    ) -> None:
+        outcomes = prepared.outcomes
+        metrics = mean_metrics(steps) | {
+            "num_groups": float(len(prepared.groups)),
+            "num_stale_groups": float(prepared.num_stale),
+            "num_actions": float(sum(each.sample.num_actions for each in weighted)),
+        }
+        if outcomes:
+            metrics["outcome"] = sum(outcomes) / len(outcomes)
+        report = Report(
+            step=self.state.step,
+            num_batches=self.state.num_batches,
+            policy_version=self.state.policy_version,
+            num_rollouts=sum(len(group) for group in prepared.groups),
+            num_tokens=sum(len(each.sample) for each in weighted),
+            num_stale=prepared.num_stale,
+            metrics=metrics,
+            durations_s=dict(clock.spent_s),
+        )
+        self._outlet.publish_step(report, (batch.batch_id,))
+        self._progress.step(report)
+
+    def _has_passed(self, every_steps: int, before: int) -> bool:
+        return self.state.step // every_steps > before // every_steps
+
+    def _is_over(self) -> bool:
+        stop, state = self._settings.stop, self.state
+        last = state.outcomes[-stop.last_batches :]
+        reached = (
+            stop.reward is not None
+            and len(last) == stop.last_batches
+            and sum(last) / len(last) >= stop.reward
+        )
+        return (
+            reached
+            or (stop.max_steps is not None and state.step >= stop.max_steps)
+            or (stop.max_versions is not None and (state.policy_version or 0) >= stop.max_versions)
+        )
+
+
+def mean_metrics(steps: Sequence[StepOutput]) -> dict[str, float]:
+    """Sums become means over actions; of several steps on one batch the mean, and of maxima the largest."""
+    found: dict[str, list[float]] = {}
+    for step in steps:
+        num = max(step.sums.get("num_actions", 0.0), 1.0)
+        for name, value in step.sums.items():
+            if name != "num_actions":
+                found.setdefault(name, []).append(value / num)
+        for name in ("loss", "grad_norm", "lr"):
+            found.setdefault(name, []).append(getattr(step, name))
+    means = {name: sum(values) / len(values) for name, values in found.items()}
+    for step in steps:
+        for name, value in step.maxima.items():
+            means[name] = max(value, means.get(name, value))
+    return means
+
+
+def _with(made: Sequence[MicroBatch], name: str, tensors: Sequence[torch.Tensor]) -> list[MicroBatch]:
+    return [batch._replace(**{name: tensor}) for batch, tensor in zip(made, tensors, strict=True)]
