@@ -32,6 +32,7 @@ FAULTS = (
     "ends_early",
     "error_event",
     "hangs",
+    "stalls",
     "usage_only",
 )
 _numbers = itertools.count()
@@ -105,13 +106,12 @@ async def _complete(request: Json, receive: Receive, send: Send, *, is_chat: boo
         await _json(send, 400, {"error": {"message": message, "type": "BadRequestError", "code": 400}})
     elif kind == "not_json":
         await _whole(send, 200, b"<html>")
-    elif kind == "hangs":
-        while (await receive())["type"] != "http.disconnect":
-            pass
+    elif kind == "hangs" or (kind == "stalls" and not request.get("stream")):
+        await _gone(receive)
     else:
         answer = _Answer(request, answer_id, kind, is_chat=is_chat)
         if request.get("stream"):
-            await _stream(send, answer, int(fault.get("after", 0)))
+            await _stream(receive, send, answer, int(fault.get("after", 0)))
         elif kind in ("dies", "ends_early", "error_event"):
             await send(
                 {"type": "http.response.start", "status": 200, "headers": _headers(b"application/json", 999)}
@@ -218,7 +218,12 @@ class _Answer:
         return chunk
 
 
-async def _stream(send: Send, answer: _Answer, after: int) -> None:
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _stream(receive: Receive, send: Send, answer: _Answer, after: int) -> None:
     """`after` chunks, and then what shall go wrong."""
     await send(
         {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
@@ -230,6 +235,10 @@ async def _stream(send: Send, answer: _Answer, after: int) -> None:
             raise ConnectionResetError
         error = b'data: {"error": {"message": "engine died", "type": "InternalServerError", "code": 500}}\n\n'
         await _body(send, error if answer.kind == "error_event" else b"", more=False)
+        return
+    if answer.kind == "stalls":
+        await _body(send, b"".join(pieces[:after]), more=True)
+        await _gone(receive)
         return
     for piece in pieces:
         await _body(send, piece, more=True)
