@@ -13,6 +13,8 @@ from pathlib import Path
 from headrace.cli.stack.ports import LOOPBACK, pick
 from headrace.cli.stack.service import Service, ServiceError
 
+_GUARD = Path(__file__).with_name("group_guard.py")
+
 
 class VllmServer(Service):
     def __init__(
@@ -63,7 +65,9 @@ class VllmServer(Service):
         return f"vLLM at {self.endpoint} to answer /health"
 
     def _command(self) -> Sequence[str]:
-        command = [sys.executable, "-P", "-m", "vllm.entrypoints.openai.api_server"]
+        # vLLM's engine outlives a server that is killed.
+        command = [sys.executable, "-I", "-S", str(_GUARD)]
+        command += [sys.executable, "-P", "-m", "vllm.entrypoints.openai.api_server"]
         command += ["--model", str(self.model), "--served-model-name", self.model_name]
         command += ["--host", LOOPBACK, "--port", str(self.port), "--max-num-seqs", str(self.max_num_seqs)]
         # Logprobs of the distribution that was sampled from: the default takes no heed of the temperature.
