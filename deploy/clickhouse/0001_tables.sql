@@ -112,10 +112,12 @@ CREATE TABLE IF NOT EXISTS {database}.attempts_log
     reward_grace_s Float64,
     agents Array(LowCardinality(String)),
     dispatched Bool,
+    max_attempts Int32,
+    retry_on Array(LowCardinality(String)),
     time DateTime64(6, 'UTC'),
     CONSTRAINT known_kind CHECK kind IN ('started', 'heartbeat', 'ended'),
     CONSTRAINT status_fits_kind CHECK (kind = 'ended') = (status IN ('succeeded', 'failed', 'timeout', 'unresponsive', 'cancelled')),
-    CONSTRAINT origin_fits_kind CHECK (kind = 'started') = (group_id != ''),
+    CONSTRAINT origin_fits_kind CHECK kind = 'ended' OR (kind = 'started') = (group_id != ''),
     CONSTRAINT last_sequence_id_is_a_count CHECK ifNull(last_sequence_id, 0) >= 0,
     CONSTRAINT rollout_id_is_uuidv7 CHECK match(rollout_id, '^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$'),
     CONSTRAINT attempt_id_is_uuidv7 CHECK match(attempt_id, '^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$')
@@ -212,9 +214,11 @@ CREATE TABLE IF NOT EXISTS {database}.trajectories_log
     kafka_offset Int64,
     kafka_timestamp DateTime64(3, 'UTC'),
     log_rank UInt64 MATERIALIZED 18446744073709551615 - toUInt64(kafka_offset),
+    kind LowCardinality(String),
     rollout_id String CODEC(ZSTD(1)),
     attempt_id String CODEC(ZSTD(1)),
     attempt Int32,
+    is_final Bool,
     group_id String CODEC(ZSTD(1)),
     group_size Int32,
     task_id String,
@@ -231,7 +235,8 @@ CREATE TABLE IF NOT EXISTS {database}.trajectories_log
     num_transitions Int32,
     num_trainable Int32,
     started_at Nullable(DateTime64(6, 'UTC')),
-    ended_at Nullable(DateTime64(6, 'UTC'))
+    ended_at Nullable(DateTime64(6, 'UTC')),
+    CONSTRAINT known_kind CHECK kind IN ('trajectory', 'closed')
 )
 ENGINE = ReplacingMergeTree(log_rank)
 ORDER BY (rollout_id, attempt_id)
@@ -285,6 +290,8 @@ CREATE TABLE IF NOT EXISTS {database}.batches_log
     manifest_hash String,
     policy_version_min Nullable(Int64),
     policy_version_max Nullable(Int64),
+    source_partition Int32,
+    last_offset Int64,
     attempt_ids Array(String),
     group_ids Array(String),
     num_transitions Int32,
@@ -292,6 +299,38 @@ CREATE TABLE IF NOT EXISTS {database}.batches_log
 )
 ENGINE = ReplacingMergeTree(log_rank)
 ORDER BY (batch_id, shard)
+SETTINGS non_replicated_deduplication_window = 10000;
+
+CREATE TABLE IF NOT EXISTS {database}.groups_log
+(
+    kafka_partition Int32,
+    kafka_offset Int64,
+    kafka_timestamp DateTime64(3, 'UTC'),
+    log_rank UInt64 MATERIALIZED 18446744073709551615 - toUInt64(kafka_offset),
+    group_id String CODEC(ZSTD(1)),
+    task_id String,
+    mode LowCardinality(String),
+    group_size Int32,
+    num_rollouts Int64,
+    num_accepted Int64,
+    status LowCardinality(String),
+    reason LowCardinality(Nullable(String)),
+    batch_id Nullable(String),
+    policy_version_min Nullable(Int64),
+    policy_version_max Nullable(Int64),
+    staleness Nullable(Int64),
+    outcome_mean Nullable(Float64),
+    outcome_std Nullable(Float64),
+    num_tokens Int64,
+    source_partition Int32,
+    ready_offset Int64,
+    first_at DateTime64(6, 'UTC'),
+    ready_at DateTime64(6, 'UTC'),
+    time DateTime64(6, 'UTC'),
+    CONSTRAINT known_status CHECK status IN ('batched', 'excluded')
+)
+ENGINE = ReplacingMergeTree(log_rank)
+ORDER BY group_id
 SETTINGS non_replicated_deduplication_window = 10000;
 
 CREATE TABLE IF NOT EXISTS {database}.resources_log

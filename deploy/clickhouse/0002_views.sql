@@ -1,7 +1,8 @@
 -- What analysts read. FINAL leaves one row a key, the first in the log, merged or not (C11).
 CREATE OR REPLACE VIEW {database}.trajectories AS
-SELECT * EXCEPT (kafka_partition, kafka_offset, kafka_timestamp), kafka_timestamp AS finalized_at
-FROM {database}.trajectories_log FINAL;
+SELECT * EXCEPT (kind, kafka_partition, kafka_offset, kafka_timestamp), kafka_timestamp AS finalized_at
+FROM {database}.trajectories_log FINAL
+WHERE kind = 'trajectory';
 
 CREATE OR REPLACE VIEW {database}.transitions AS
 SELECT * EXCEPT (kafka_partition, kafka_offset, kafka_timestamp), kafka_timestamp AS finalized_at
@@ -22,7 +23,7 @@ LEFT JOIN
     FROM
     (
         SELECT rollout_id, attempt_id, last_sequence_id AS last_id, CAST(NULL, 'Nullable(Int64)') AS closed
-        FROM {database}.trajectories_log FINAL
+        FROM {database}.trajectories_log FINAL WHERE kind = 'trajectory'
         UNION ALL
         SELECT rollout_id, attempt_id, CAST(NULL, 'Nullable(Int64)') AS last_id, toNullable(kafka_offset) AS closed
         FROM {database}.spans_log FINAL WHERE kind = 'closed'
@@ -45,7 +46,7 @@ SELECT
     (t.attempt_id != '' AND NOT has(t.reward_ids, r.reward_id)) AS late,
     r.kafka_timestamp AS logged_at
 FROM (SELECT * FROM {database}.rewards_log FINAL WHERE kind != 'closed') AS r
-LEFT JOIN (SELECT rollout_id, attempt_id, reward_ids FROM {database}.trajectories_log FINAL) AS t
+LEFT JOIN (SELECT rollout_id, attempt_id, reward_ids FROM {database}.trajectories_log FINAL WHERE kind = 'trajectory') AS t
     ON r.rollout_id = t.rollout_id AND r.attempt_id = t.attempt_id;
 
 -- Every attempt that anything is known of. The first terminal event in the log is its end (G7).
@@ -78,19 +79,19 @@ FROM
         rollout_id,
         attempt_id,
         max(attempt) AS attempt,
-        argMinIf(group_id, kafka_offset, kind = 'started') AS group_id,
-        argMinIf(task_id, kafka_offset, kind = 'started') AS task_id,
-        argMinIf(mode, kafka_offset, kind = 'started') AS mode,
+        argMinIf(group_id, kafka_offset, has_origin) AS group_id,
+        argMinIf(task_id, kafka_offset, has_origin) AS task_id,
+        argMinIf(mode, kafka_offset, has_origin) AS mode,
         argMinIf(runner_id, kafka_offset, kind = 'started') AS runner_id,
         argMinIf(status, kafka_offset, kind = 'ended') AS end_status,
         argMinIf(tuple(error), kafka_offset, kind = 'ended').1 AS end_error,
         countIf(kind = 'ended') AS num_ends,
         minOrNullIf(time, kind = 'started') AS started_at,
         argMinOrNullIf(time, kafka_offset, kind = 'ended') AS ended_at
-    FROM {database}.attempts_log FINAL
+    FROM (SELECT *, group_id != '' AS has_origin FROM {database}.attempts_log FINAL)
     GROUP BY rollout_id, attempt_id
 ) AS e
-LEFT JOIN (SELECT * FROM {database}.trajectories_log FINAL) AS t
+LEFT JOIN (SELECT * FROM {database}.trajectories_log FINAL WHERE kind = 'trajectory') AS t
     ON e.rollout_id = t.rollout_id AND e.attempt_id = t.attempt_id;
 
 -- What the dispatcher said of each rollout, step by step.

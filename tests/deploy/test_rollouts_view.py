@@ -52,7 +52,8 @@ def ended(status: str = "succeeded", attempt: int = 1, at: int = 2, **fields: An
 
 
 def verdict(attempt: int = 1, *, accepted: bool = True, **fields: Any) -> Row:
-    return {"attempt": attempt, "accepted": accepted, "status": "succeeded"} | fields
+    told = {"kind": "trajectory", "attempt": attempt, "accepted": accepted, "status": "succeeded"}
+    return told | fields
 
 
 def row(name: str, **fields: Any) -> Row:

@@ -10,7 +10,7 @@ from pydantic import AwareDatetime
 from pydantic.fields import FieldInfo
 
 from headrace.schemas.ids import derived_uuid7
-from headrace.schemas.records import RECORDS, Record, Reward, Span
+from headrace.schemas.records import RECORDS, GroupVerdict, Record, Reward, Span
 from headrace.schemas.records.attempt import AttemptEvent
 from headrace.schemas.records.base import Part
 
@@ -112,8 +112,17 @@ def _coherent(model: type[Part], values: dict[str, Any]) -> dict[str, Any]:
         status = values["status"] if values["kind"] == "ended" else "running"
         if values["kind"] == "ended" and status in {"preparing", "running"}:
             status = "failed"
-        origin = values.get("origin") or {"group_id": "g"}
-        return values | {"status": status, "origin": origin if values["kind"] == "started" else None}
+        origin = values.get("origin")
+        if values["kind"] == "started":
+            origin = origin or {"group_id": "g"}
+        return values | {"status": status, "origin": None if values["kind"] == "heartbeat" else origin}
+    if model is GroupVerdict:
+        is_batched = values["status"] == "batched"
+        batch_id, reason = values.get("batch_id") or "b", values.get("reason") or "r"
+        return values | {
+            "batch_id": batch_id if is_batched else None,
+            "reason": None if is_batched else reason,
+        }
     return values
 
 

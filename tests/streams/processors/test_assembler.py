@@ -279,9 +279,9 @@ def test_of_two_runs_of_one_task_the_first_in_the_log_counts() -> None:
     second = [two.started(), two.call(1), two.reward(), two.ended(1)]
     host = Host()
     host.feed(logged([one.started(), *second, one.call(1), one.reward(), one.ended(1)]))
-    assert {t.attempt_id: t.reason for t in host.trajectories} == {
-        one.attempt_id: None,
-        two.attempt_id: "superseded",
+    assert {t.attempt_id: (t.reason, t.is_final) for t in host.trajectories} == {
+        one.attempt_id: (None, True),
+        two.attempt_id: ("superseded", False),
     }
 
 
@@ -309,6 +309,37 @@ def test_who_starts_a_cancelled_attempt_comes_too_late() -> None:
         late.attempt_id: "superseded",
         a.attempt_id: "attempt_cancelled",
     }
+
+
+@pytest.mark.parametrize(
+    ("origin", "attempt", "status", "is_final"),
+    [
+        pytest.param({}, 1, "failed", True, id="nobody tries it again"),
+        pytest.param({"max_attempts": 3, "retry_on": ["timeout"]}, 1, "timeout", False, id="tried again"),
+        pytest.param({"max_attempts": 3, "retry_on": ["timeout"]}, 3, "timeout", True, id="no more tries"),
+        pytest.param({"max_attempts": 3, "retry_on": ["timeout"]}, 1, "failed", True, id="not on this end"),
+        pytest.param({"max_attempts": 3, "retry_on": ["timeout"]}, 1, "succeeded", True, id="success"),
+        pytest.param({"max_attempts": 3, "retry_on": ["cancelled"]}, 1, "cancelled", True, id="cancelled"),
+    ],
+)
+def test_the_last_attempt_of_a_rollout_says_so(
+    origin: dict[str, Any],
+    attempt: int,
+    status: str,
+    is_final: bool,  # noqa: FBT001
+) -> None:
+    a = Attempt(**origin)
+    started, ended = a.started(), a.ended(0, status)
+    events = [event.model_copy(update={"attempt": attempt}) for event in (started, ended)]
+    assert assemble([*events, *a.closing()]).is_final is is_final
+
+
+def test_an_attempt_that_never_started_is_known_by_the_dispatcher_s_end() -> None:
+    a = Attempt(group_id="eight", group_size=8, mode="val", dispatched=True)
+    cancelled = a.ended(None, "cancelled").model_copy(update={"runner_id": "dispatcher", "origin": a.origin})
+    trajectory = assemble([cancelled, *a.closing()])
+    assert (trajectory.group_id, trajectory.group_size, trajectory.mode) == ("eight", 8, "val")
+    assert (trajectory.accepted, trajectory.is_final) == (False, True)
 
 
 def test_a_deadline_is_written_to_the_log_and_decides_from_there() -> None:

@@ -161,6 +161,17 @@ def test_cancel(when: str) -> None:
     assert host.states[-1] == "cancelled"
 
 
+def test_its_own_ends_say_whose_attempt_it_was() -> None:
+    """An attempt that never started belongs to its group all the same."""
+    host = Host()
+    host.feed(enqueue(retry_on=["failed"], max_attempts=7))
+    host.feed(cancel())
+    (end,) = host.emitted(AttemptEvent)
+    assert end.origin is not None
+    assert (end.origin.group_id, end.origin.dispatched) == ("g", True)
+    assert (end.origin.max_attempts, end.origin.retry_on) == (7, ("failed",))
+
+
 def test_cancel_when_the_end_was_first_in_the_log_cancels_what_follows() -> None:
     host = Host()
     host.feed(enqueue(retry_on=["failed"]), event("started", "running"))

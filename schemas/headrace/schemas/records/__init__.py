@@ -4,6 +4,7 @@ from headrace.schemas.records.attempt import AttemptEvent, AttemptOrigin
 from headrace.schemas.records.base import Record, now
 from headrace.schemas.records.batch import BatchShard
 from headrace.schemas.records.dead_letter import DeadLetter, RecordHeader
+from headrace.schemas.records.group import GroupVerdict
 from headrace.schemas.records.resource import ResourceVersion
 from headrace.schemas.records.reward import OUTCOME, Reward
 from headrace.schemas.records.rollout import AttemptTask, RolloutCommand, RolloutConfig, RolloutState
@@ -18,6 +19,7 @@ RECORDS: dict[str, type[Record]] = {
         AttemptTask,
         BatchShard,
         DeadLetter,
+        GroupVerdict,
         ResourceVersion,
         Reward,
         RolloutCommand,
@@ -39,6 +41,7 @@ __all__ = [
     "DeadLetter",
     "Generation",
     "GivenReward",
+    "GroupVerdict",
     "Record",
     "RecordHeader",
     "ResourceVersion",

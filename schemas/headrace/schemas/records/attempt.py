@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from headrace.schemas.records.base import Count, Identifier, Int32, Part, Record, Timestamp, UuidV7
-from headrace.schemas.records.rollout import AttemptOutcome, Mode, Seconds
+from headrace.schemas.records.rollout import AttemptOutcome, AttemptTask, Mode, RolloutCommand, Seconds
 
 
 class AttemptOrigin(Part):
@@ -21,10 +21,34 @@ class AttemptOrigin(Part):
     agents: tuple[str, ...] = ()
     dispatched: bool = False
     """The dispatcher keeps its deadlines."""
+    max_attempts: Annotated[int, Field(ge=1, le=1000)] = 1
+    retry_on: tuple[AttemptOutcome, ...] = ()
+    """Which ends are tried again, up to max_attempts: what tells a rollout's last attempt from others."""
+
+    @classmethod
+    def of(cls, rollout: RolloutCommand | AttemptTask) -> Self:
+        """The origin of an attempt that the dispatcher asks for."""
+        config = rollout.config
+        return cls(
+            group_id=rollout.group_id,
+            group_size=rollout.group_size,
+            task_id=rollout.task_id,
+            mode=rollout.mode,
+            credit_rule=config.credit_rule,
+            accept=config.accept,
+            reward_grace_s=config.reward_grace_s,
+            agents=config.agents,
+            dispatched=True,
+            max_attempts=config.max_attempts,
+            retry_on=config.retry_on,
+        )
 
 
 class AttemptEvent(Record):
-    """`started` carries the origin, `ended` the outcome and how many sequence ids were handed out."""
+    """`started` carries the origin, `ended` the outcome and how many sequence ids were handed out.
+
+    An end by the dispatcher carries the origin as well: the attempt may never have started.
+    """
 
     key_field: ClassVar[str] = "rollout_id"
 
@@ -44,6 +68,8 @@ class AttemptEvent(Record):
     def _is_coherent(self) -> Self:
         if (self.kind == "ended") == (self.status in {"preparing", "running"}):
             raise ValueError(f"an event of kind {self.kind!r} can't have status {self.status!r}")
-        if (self.kind == "started") != (self.origin is not None):
-            raise ValueError("origin belongs on a started event, and on no other")
+        if self.kind == "started" and self.origin is None:
+            raise ValueError("a started event needs an origin")
+        if self.kind == "heartbeat" and self.origin is not None:
+            raise ValueError("a heartbeat has no origin")
         return self

@@ -9,7 +9,10 @@ from headrace.schemas.records.trajectory import Trajectory
 
 
 class BatchShard(Record):
-    """The same trajectories always give the same batch_id: it is a hash of the content."""
+    """The same trajectories always give the same batch_id: it is a hash of the content.
+
+    `last_offset` rises from batch to batch of a source partition: one that does not is a repeat.
+    """
 
     key_field: ClassVar[str] = "batch_id"
 
@@ -19,5 +22,9 @@ class BatchShard(Record):
     manifest_hash: str
     policy_version_min: Count | None = None
     policy_version_max: Count | None = None
+    source_partition: Annotated[Int32, Field(ge=0)]
+    """Of trajectories, whose groups these are."""
+    last_offset: Count
+    """In there, of the record that made the batch's newest group ready."""
     trajectories: tuple[Trajectory, ...]
     time: Timestamp

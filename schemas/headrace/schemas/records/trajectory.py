@@ -1,7 +1,7 @@
 """Trajectory: an attempt's verdict and its ordered transitions, whole in one record."""
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, FiniteFloat
 
@@ -56,13 +56,19 @@ class Transition(Part):
 
 
 class Trajectory(Record):
-    """One for every finished attempt, also when it has nothing to train on. The first in the log counts."""
+    """One for every finished attempt, also when it has nothing to train on. The first in the log counts.
+
+    Kind `closed` is a mark of the batcher's clock, for the group alone: its `reason` says which time is up.
+    """
 
     key_field: ClassVar[str] = "group_id"
 
+    kind: Literal["trajectory", "closed"] = "trajectory"
     rollout_id: UuidV7
     attempt_id: UuidV7
     attempt: Annotated[Int32, Field(ge=1)] = 1
+    is_final: bool = True
+    """The attempt's end is its rollout's: no other attempt follows it."""
     group_id: Identifier
     group_size: Annotated[Int32, Field(ge=1)] = 1
     task_id: str = ""

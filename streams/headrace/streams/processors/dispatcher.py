@@ -19,6 +19,7 @@ from headrace.schemas.errors import BadRecordError
 from headrace.schemas.ids import derived_uuid7, uuid7_time_ms
 from headrace.schemas.records import (
     AttemptEvent,
+    AttemptOrigin,
     AttemptTask,
     DeadLetter,
     Record,
@@ -83,6 +84,7 @@ class _Watch:
     rollout_id: str
     attempt_id: str
     attempt: int
+    origin: AttemptOrigin
     ends_ms: int
     silence_ms: int
     seen_ms: int | None = None
@@ -194,7 +196,7 @@ class Dispatcher:
             uuid7_time_ms(rollout_id), rollout_id, "cancelled", str(rollout.attempt)
         )
         self.counts["cancels"] += 1
-        watch = _Watch(rollout_id, attempt_id, rollout.attempt, 0, 0)
+        watch = _Watch(rollout_id, attempt_id, rollout.attempt, AttemptOrigin.of(rollout.command), 0, 0)
         return self._end(watch, "cancelled", "cancelled", time)
 
     # --- events --------------------------------------------------------------------------------------
@@ -313,6 +315,7 @@ class Dispatcher:
                 status=status,
                 runner_id=DISPATCHER,
                 error=error,
+                origin=watch.origin,
                 time=time,
             )
         )
@@ -353,6 +356,7 @@ class Dispatcher:
             rollout_id,
             rollout.attempt_id,
             rollout.attempt,
+            AttemptOrigin.of(rollout.command),
             rollout.started_ms + int(ends_s * 1000),
             int(config.heartbeat_timeout_s * 1000),
         )

@@ -13,7 +13,7 @@ succeeded, failed and cancelled are final (G7): nothing leads out of them.
 
 from typing import Literal
 
-from headrace.schemas.records import AttemptEvent, RolloutConfig
+from headrace.schemas.records import AttemptEvent, AttemptOrigin, RolloutConfig
 from headrace.schemas.records.rollout import AttemptOutcome, RolloutStateName
 
 DISPATCHER = "dispatcher"
@@ -72,7 +72,7 @@ def ended_as(event: AttemptEvent) -> AttemptOutcome | None:
     return next(end for end in _ENDS if end == event.status)
 
 
-def rollout_step(step: AttemptStep, attempt: int, config: RolloutConfig) -> RolloutStep:
+def rollout_step(step: AttemptStep, attempt: int, config: RolloutConfig | AttemptOrigin) -> RolloutStep:
     """What a step of the rollout's present attempt means to the rollout."""
     if step == "start_preparing" or step == "start_running" or step == "run":  # noqa: PLR1714  narrows the type
         return step
@@ -81,3 +81,8 @@ def rollout_step(step: AttemptStep, attempt: int, config: RolloutConfig) -> Roll
     if step == "cancelled":
         return "cancel"
     return "retry" if step in config.retry_on and attempt < config.max_attempts else "fail"
+
+
+def ends_rollout(end: AttemptEvent, attempt: int, origin: AttemptOrigin) -> bool:
+    """Whether an attempt that ended so is its rollout's last."""
+    return rollout_step(attempt_step(end), attempt, origin) in {"succeed", "fail", "cancel"}

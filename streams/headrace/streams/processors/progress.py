@@ -90,10 +90,15 @@ class Progress:
 
     @property
     def origin(self) -> AttemptOrigin | None:
-        """What the start said of the rollout; None where no start stands before the end."""
-        if self.started is None or (self.ended is not None and self.ended[0] < self.started[0]):
-            return None
-        return self.started[1].origin
+        """What the start said of the rollout, or else the end; None where neither did."""
+        if self.started is not None and self.has_started:
+            return self.started[1].origin
+        return self.ended[1].origin if self.ended else None
+
+    @property
+    def has_started(self) -> bool:
+        """A start stands before the end, if there is one."""
+        return self.started is not None and (self.ended is None or self.started[0] < self.ended[0])
 
     @property
     def last_sequence_id(self) -> int | None:
@@ -103,7 +108,7 @@ class Progress:
     def expects_outcome(self) -> bool:
         """Whether an outcome from outside is waited for; where it isn't, outside rewards never count."""
         origin = self.origin
-        if origin is None or self.ended is None:
+        if origin is None or self.ended is None or not self.has_started:
             return False
         return origin.reward_grace_s > 0 and self.ended[1].status in origin.accept
 
@@ -151,7 +156,7 @@ class Progress:
 
     def is_complete(self) -> bool:
         """It has started and ended, and every id up to the last is accounted for (G3)."""
-        if self.origin is None or self.last_sequence_id is None:
+        if not self.has_started or self.last_sequence_id is None:
             return False
         # Cheap first: this is asked for each open attempt in each batch.
         if len(self.spans.first) + len(self.rewards.first) < self.last_sequence_id:

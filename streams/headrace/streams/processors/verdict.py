@@ -12,6 +12,7 @@ from headrace.schemas.records import (
     Transition,
 )
 from headrace.streams.processors.credit import GivenCredit, credit_rule
+from headrace.streams.processors.lifecycle import ends_rollout
 from headrace.streams.processors.progress import Progress
 
 NEVER_STARTED = "never_started"
@@ -39,7 +40,7 @@ def decide(
     """
     assert progress.ended is not None  # noqa: S101  only a ready attempt is decided
     ended = progress.ended[1]
-    started = progress.started[1] if progress.started and progress.origin else None
+    started = progress.started[1] if progress.started and progress.has_started else None
     origin = progress.origin or AttemptOrigin(group_id=progress.rollout_id)
     counted_spans = [spans[offset] for _, offset in sorted(progress.counted_spans().items())]
     numbered = [rewards[offset] for _, offset in sorted(progress.counted_rewards().items())]
@@ -51,10 +52,12 @@ def decide(
     reason = _reason(progress, origin, transitions, outcome, missing) or credit_problem
     if superseded:
         reason = SUPERSEDED
+    attempt = started.attempt if started else ended.attempt
     return Trajectory(
         rollout_id=progress.rollout_id,
         attempt_id=progress.attempt_id,
-        attempt=started.attempt if started else ended.attempt,
+        attempt=attempt,
+        is_final=not superseded and ends_rollout(ended, attempt, origin),
         group_id=origin.group_id,
         group_size=origin.group_size,
         task_id=origin.task_id,
@@ -92,7 +95,7 @@ def _reason(
     conflict = progress.counted_spans().keys() & progress.counted_rewards().keys()
     applies = (
         (status not in origin.accept, f"attempt_{status}"),
-        (progress.origin is None, NEVER_STARTED),
+        (not progress.has_started, NEVER_STARTED),
         (progress.last_sequence_id is None, END_UNKNOWN),
         (bool(missing), MISSING),
         (bool(conflict), CONFLICT),

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import structlog
 
 from headrace.schemas.errors import HeadraceError
-from headrace.schemas.records import AttemptEvent, AttemptOrigin, AttemptTask, now
+from headrace.schemas.records import AttemptEvent, AttemptOrigin, now
 from headrace.schemas.records.rollout import AttemptOutcome
 from headrace.streams.runner.agent import bounded, describe_error
 from headrace.streams.runner.attempt import Attempt
@@ -220,7 +220,7 @@ class Life:
             raise RunnerFailedError(f"Kafka did not take the {event.kind} event of an attempt: {why_not}")
 
     def _started(self) -> AttemptEvent:
-        return self._event(kind="started", status="running", origin=origin_of(self.attempt.record))
+        return self._event(kind="started", status="running", origin=AttemptOrigin.of(self.attempt.record))
 
     def _ended(self, ending: Ending, last_sequence_id: int | None) -> AttemptEvent:
         error = bounded(ending.error) if ending.error is not None else None
@@ -253,19 +253,3 @@ class Life:
 def _settle(done: asyncio.Future[str | None], why_not: str | None) -> None:
     if not done.done():
         done.set_result(why_not)
-
-
-def origin_of(task: AttemptTask) -> AttemptOrigin:
-    """What the assembler needs to know of the rollout."""
-    config = task.config
-    return AttemptOrigin(
-        group_id=task.group_id,
-        group_size=task.group_size,
-        task_id=task.task_id,
-        mode=task.mode,
-        credit_rule=config.credit_rule,
-        accept=config.accept,
-        reward_grace_s=config.reward_grace_s,
-        agents=config.agents,
-        dispatched=True,
-    )

@@ -327,7 +327,14 @@ def test_lineage_leads_from_a_version_back_to_the_spans(client: Client, writer: 
     trajectory = assemble(FULL)
     version = ResourceVersion(name="policy", version=8, kind="weights", trained_on=("batch-1",), time=TIME)
     shard = BatchShard(
-        batch_id="batch-1", shard=0, num_shards=1, manifest_hash="h", trajectories=(trajectory,), time=TIME
+        batch_id="batch-1",
+        shard=0,
+        num_shards=1,
+        manifest_hash="h",
+        source_partition=0,
+        last_offset=0,
+        trajectories=(trajectory,),
+        time=TIME,
     )
     spans = [record for record in FULL if isinstance(record, Span)]
     for records in ([version], [shard], [trajectory], spans):

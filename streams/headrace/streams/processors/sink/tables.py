@@ -33,7 +33,9 @@ _TRANSITION_FIELDS = (
 _TRAJECTORY_ONLY = frozenset(
     {
         "transitions",
+        "kind",
         "attempt",
+        "is_final",
         "group_size",
         "status",
         "reason",
@@ -104,6 +106,7 @@ TABLES: dict[str, tuple[Table, ...]] = {
             },
         ),
     ),
+    "groups": (Table("groups_log", "GroupVerdict"),),
     "resources": (Table("resources_log", "ResourceVersion"),),
     "train-steps": (Table("train_steps_log", "TrainStep"),),
     "dead-letters": (Table("dead_letters_log", "DeadLetter"),),
