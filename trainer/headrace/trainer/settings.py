@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from headrace.schemas.errors import FatalError
 
@@ -234,6 +234,8 @@ def read(tables: Mapping[str, Any], origin: Path) -> TrainSettings:
     """The settings in parsed tables, under the environment's; `origin` is named in errors."""
     try:
         return TrainSettings(**tables)
+    except SettingsError as error:
+        raise FatalError(f"in the environment: {error}") from error
     except ValidationError as error:
         faults = "; ".join(_fault(each["loc"], each["type"], each["msg"]) for each in error.errors())
         raise FatalError(f"{origin}, or the environment over it: {faults}") from error
@@ -241,12 +243,14 @@ def read(tables: Mapping[str, Any], origin: Path) -> TrainSettings:
 
 def _fault(place: tuple[int | str, ...], kind: str, message: str) -> str:
     """`[table] key: what is wrong`."""
-    if not place:
-        return message
-    keys = list(place[1:])
-    if place[0] == "algorithm" and keys:
+    table, *keys = map(str, place) if place else ("",)
+    if table == "algorithm" and keys:
         keys = keys[1:]  # the name that chose the algorithm
-    words = {"extra_forbidden": "there is no such key", "missing": "is missing"}.get(kind, message)
     if kind.startswith("union_tag"):
         keys = ["name"]
-    return f"[{place[0]}] {'.'.join(map(str, keys))}".rstrip() + f": {words.removeprefix('Value error, ')}"
+    words = {
+        "extra_forbidden": f"there is no such {'key' if keys else 'table'}",
+        "missing": "is missing",
+        "union_tag_not_found": "is missing",
+    }.get(kind, message.removeprefix("Value error, "))
+    return f"{' '.join([f'[{table}]', '.'.join(keys)]).rstrip()}: {words}"
