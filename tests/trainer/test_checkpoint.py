@@ -11,8 +11,6 @@ from headrace.trainer.checkpoint import Checkpoints, TrainState
 class OneNumber:
     """A policy whose weights are one number."""
 
-    is_main = True
-
     def __init__(self, number: int = 0) -> None:
         self.number = number
         self.fails = False
@@ -25,6 +23,10 @@ class OneNumber:
     def load(self, folder: Path) -> None:
         self.number = int((folder / "number").read_text())
 
+
+class Alone:
+    is_main = True
+
     def barrier(self) -> None:
         return
 
@@ -34,7 +36,7 @@ def state(num_batches: int, run_id: str = "run") -> TrainState:
 
 
 def test_weights_and_offsets_come_back_together(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, keep=2)
+    checkpoints = Checkpoints(tmp_path, Alone(), keep=2)
     for number in range(1, 5):
         checkpoints.save(OneNumber(number), state(number))
     policy = OneNumber()
@@ -44,11 +46,11 @@ def test_weights_and_offsets_come_back_together(tmp_path: Path) -> None:
 
 
 def test_nothing_to_load(tmp_path: Path) -> None:
-    assert Checkpoints(tmp_path / "new", keep=2).load(OneNumber(), "run") is None
+    assert Checkpoints(tmp_path / "new", Alone(), keep=2).load(OneNumber(), "run") is None
 
 
 def test_one_that_was_not_finished_is_not_there(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, keep=2)
+    checkpoints = Checkpoints(tmp_path, Alone(), keep=2)
     checkpoints.save(OneNumber(1), state(1))
     broken = OneNumber(2)
     broken.fails = True
@@ -61,7 +63,7 @@ def test_one_that_was_not_finished_is_not_there(tmp_path: Path) -> None:
 
 
 def test_another_run_s_is_refused(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, keep=2)
+    checkpoints = Checkpoints(tmp_path, Alone(), keep=2)
     checkpoints.save(OneNumber(1), state(1, "first"))
     with pytest.raises(FatalError, match="of run 'first', and this is 'second'"):
         checkpoints.load(OneNumber(), "second")
@@ -69,7 +71,7 @@ def test_another_run_s_is_refused(tmp_path: Path) -> None:
 
 def test_one_that_can_t_be_read_stops_the_run(tmp_path: Path) -> None:
     """Going on from an older one would train batches again."""
-    checkpoints = Checkpoints(tmp_path, keep=2)
+    checkpoints = Checkpoints(tmp_path, Alone(), keep=2)
     checkpoints.save(OneNumber(1), state(1))
     checkpoints.save(OneNumber(2), state(2))
     (tmp_path / "batch-00000002" / "state.json").write_text("{")

@@ -32,9 +32,7 @@ class TrainState(BaseModel):
     """Optimizer steps, each on one batch or a part of it."""
     num_batches: int = 0
     offsets: dict[str, int] = {}
-    """Where to go on reading, by topic:partition."""
-    seen: tuple[str, ...] = ()
-    """Ids of the last batches, by which those that come again are known."""
+    """Of the last batch: where to go on reading, and by which a batch that comes again is known."""
     policy_version: int | None = None
     """Of the weights as they were last published."""
     unpublished: tuple[str, ...] = ()
@@ -42,19 +40,22 @@ class TrainState(BaseModel):
     num_samples: int = 0
     num_tokens: int = 0
     outcomes: tuple[float, ...] = ()
-    """Mean outcome of the last batches, for stopping and for the curve."""
-    algorithm: dict[str, float] = {}
-    """What the algorithm keeps from batch to batch."""
+    """Of the last rollouts trained on, as many as [stop] looks at."""
 
 
 class Checkpointed(Protocol):
     """policy.Policy; collective."""
 
-    is_main: bool
-
     def save(self, folder: Path) -> None: ...
 
     def load(self, folder: Path) -> None: ...
+
+
+class Together(Protocol):
+    """ranks.Ranks; collective."""
+
+    @property
+    def is_main(self) -> bool: ...
 
     def barrier(self) -> None: ...
 
@@ -62,8 +63,9 @@ class Checkpointed(Protocol):
 class Checkpoints:
     """Of one run, in one folder that every process sees."""
 
-    def __init__(self, folder: Path, *, keep: int) -> None:
+    def __init__(self, folder: Path, ranks: Together, *, keep: int) -> None:
         self._folder = folder
+        self._ranks = ranks
         self._keep = keep
 
     def newest(self) -> tuple[TrainState, Path] | None:
@@ -80,9 +82,9 @@ class Checkpoints:
 
     def load(self, policy: Checkpointed, run_id: str) -> TrainState | None:
         """Bring the policy to the newest checkpoint; None if there is none. Collective."""
-        if policy.is_main and self._folder.exists():
+        if self._ranks.is_main and self._folder.exists():
             remove_unfinished(self._folder)
-        policy.barrier()
+        self._ranks.barrier()
         found = self.newest()
         if found is None:
             return None
@@ -100,13 +102,13 @@ class Checkpoints:
         """Collective."""
         target = self._folder / f"{PREFIX}{state.num_batches:08d}"
         draft = self._folder / f"{_DRAFT}-{state.num_batches:08d}"
-        if policy.is_main:
+        if self._ranks.is_main:
             (draft / _POLICY).mkdir(parents=True)
-        policy.barrier()
+        self._ranks.barrier()
         policy.save(draft / _POLICY)
-        policy.barrier()
-        if policy.is_main:
+        self._ranks.barrier()
+        if self._ranks.is_main:
             (draft / _STATE).write_text(state.model_dump_json(indent=1))
             finish(draft, target)
             keep_last(self._folder, PREFIX, self._keep)
-        policy.barrier()
+        self._ranks.barrier()

@@ -6,27 +6,30 @@ between batches, and a resume trains each batch exactly once as the weights know
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from statistics import fmean as mean
 from typing import NamedTuple, Protocol
 
 import structlog
-import torch
 
 from headrace.schemas.records import Trajectory
 from headrace.trainer.algorithms import Algorithm
 from headrace.trainer.checkpoint import Checkpoints, TrainState
-from headrace.trainer.micro_batches import micro_batches
-from headrace.trainer.policy.policy import Policy, StepOutput
+from headrace.trainer.micro_batches import (
+    micro_batches,
+    mini_batches,
+    with_old_logprobs,
+    with_reference_logprobs,
+)
+from headrace.trainer.policy import Policy, StepOutput
 from headrace.trainer.progress import Progress, Report
 from headrace.trainer.sample import MicroBatch, Sample, WeightedSample
-from headrace.trainer.samples import samples_of
+from headrace.trainer.samples import SampleRules, samples_of
 from headrace.trainer.settings import TrainSettings
 from headrace.trainer.source import BatchSource, TrainingBatch
-
-_REMEMBERED = 10_000
-_OUTCOMES = 1_000
 
 log = structlog.get_logger(__name__)
 
@@ -46,6 +49,8 @@ class Prepared(NamedTuple):
     groups: list[list[tuple[Trajectory, list[Sample]]]]
     num_stale: int
     """Groups."""
+    left_out: Counter[str]
+    """Attempts, calls and sequences that are not trained on, by reason."""
 
     @property
     def outcomes(self) -> list[float]:
@@ -82,6 +87,7 @@ class Loop:
     ) -> None:
         """`reference` is the fixed policy of the KL term."""
         self._settings = settings
+        self._rules = SampleRules.from_settings(settings)
         self._policy = policy
         self._algorithm = algorithm
         self._source = source
@@ -133,50 +139,56 @@ class Loop:
     def _prepared(self, batch: TrainingBatch) -> Prepared:
         """Staleness is the version in training less the oldest in the group, from the records (C15)."""
         limit, version = self._settings.data.max_staleness, self.state.policy_version
-        groups, num_stale = [], 0
+        groups, num_stale, left_out = [], 0, Counter[str]()
         for group in batch.groups:
-            made = [(each, samples_of(each, self._settings.data)) for each in group]
+            made = [(each, samples_of(each, self._rules, left_out)) for each in group]
             versions = [s.min_version for _, samples in made for s in samples if s.min_version is not None]
             if version is not None and versions and version - min(versions) > limit:
                 num_stale += 1
             else:
                 groups.append(made)
-        return Prepared(groups, num_stale)
+        return Prepared(groups, num_stale, left_out)
 
     def _steps(self, weighted: Sequence[WeightedSample], clock: "_Clock") -> list[StepOutput]:
-        policy, data = self._policy, self._settings.data
-        with clock.on("preparation"):
-            made = micro_batches(
-                weighted, data.micro_batch_tokens, dp_rank=policy.dp_rank, dp_size=policy.dp_size
-            )
-        with clock.on("logprobs"):
-            if self._algorithm.needs_old_logprobs:
-                made = _with(made, "old_logprobs_BS", policy.logprobs(made))
-            if self._reference is not None:
-                made = _with(made, "reference_logprobs_BS", self._reference.logprobs(made))
+        algorithm = self._algorithm
+        parts = mini_batches(weighted, algorithm.num_mini_batches, seed=self.state.num_batches)
+        made = [self._micro_batches(part, clock) for part in parts]
         with clock.on("training"):
             return [
-                policy.train(part, self._algorithm.loss)
-                for _ in range(self._algorithm.num_epochs)
-                for part in self._algorithm.mini_batches(made)
+                self._policy.train(part, algorithm.loss) for _ in range(algorithm.num_epochs) for part in made
             ]
+
+    def _micro_batches(self, samples: Sequence[WeightedSample], clock: "_Clock") -> list[MicroBatch]:
+        """This rank's, with every model's logprobs that the loss wants: from before the first step."""
+        policy, algorithm = self._policy, self._algorithm
+        with clock.on("preparation"):
+            made = micro_batches(
+                samples,
+                max_tokens=self._settings.data.micro_batch_tokens,
+                dp_rank=policy.dp_rank,
+                dp_size=policy.dp_size,
+            )
+        with clock.on("logprobs"):
+            if algorithm.needs_old_logprobs:
+                made = with_old_logprobs(made, policy.logprobs(made))
+            if algorithm.needs_reference_logprobs:
+                assert self._reference is not None  # noqa: S101  made where the algorithm needs it
+                made = with_reference_logprobs(made, self._reference.logprobs(made))
+        return made
 
     def _advance(
         self, batch: TrainingBatch, prepared: Prepared, weighted: Sequence[WeightedSample], num_steps: int
     ) -> None:
-        state, outcomes = self.state, prepared.outcomes
-        mean = (sum(outcomes) / len(outcomes),) if outcomes else ()
+        state, outcomes = self.state, tuple(prepared.outcomes)
         self.state = state.model_copy(
             update={
                 "step": state.step + num_steps,
                 "num_batches": state.num_batches + 1,
                 "offsets": dict(batch.offsets),
-                "seen": (*state.seen, batch.batch_id)[-_REMEMBERED:],
                 "unpublished": (*state.unpublished, batch.batch_id) if num_steps else state.unpublished,
                 "num_samples": state.num_samples + len(weighted),
                 "num_tokens": state.num_tokens + sum(len(each.sample) for each in weighted),
-                "outcomes": (*state.outcomes, *mean)[-_OUTCOMES:],
-                "algorithm": self._algorithm.state(),
+                "outcomes": (*state.outcomes, *outcomes)[-self._settings.stop.reward_window :],
             }
         )
 
@@ -205,8 +217,9 @@ class Loop:
             "num_stale_groups": float(prepared.num_stale),
             "num_actions": float(sum(each.sample.num_actions for each in weighted)),
         }
+        metrics |= {f"left_out_{reason}": float(number) for reason, number in prepared.left_out.items()}
         if outcomes:
-            metrics["outcome"] = sum(outcomes) / len(outcomes)
+            metrics["outcome"] = mean(outcomes)
         report = Report(
             step=self.state.step,
             num_batches=self.state.num_batches,
@@ -225,12 +238,8 @@ class Loop:
 
     def _is_over(self) -> bool:
         stop, state = self._settings.stop, self.state
-        last = state.outcomes[-stop.last_batches :]
-        reached = (
-            stop.reward is not None
-            and len(last) == stop.last_batches
-            and sum(last) / len(last) >= stop.reward
-        )
+        is_full = len(state.outcomes) == stop.reward_window
+        reached = stop.reward is not None and is_full and mean(state.outcomes) >= stop.reward
         return (
             reached
             or (stop.max_steps is not None and state.step >= stop.max_steps)
@@ -248,12 +257,8 @@ def mean_metrics(steps: Sequence[StepOutput]) -> dict[str, float]:
                 found.setdefault(name, []).append(value / num)
         for name in ("loss", "grad_norm", "lr"):
             found.setdefault(name, []).append(getattr(step, name))
-    means = {name: sum(values) / len(values) for name, values in found.items()}
+    means = {name: mean(values) for name, values in found.items()}
     for step in steps:
         for name, value in step.maxima.items():
             means[name] = max(value, means.get(name, value))
     return means
-
-
-def _with(made: Sequence[MicroBatch], name: str, tensors: Sequence[torch.Tensor]) -> list[MicroBatch]:
-    return [batch._replace(**{name: tensor}) for batch, tensor in zip(made, tensors, strict=True)]

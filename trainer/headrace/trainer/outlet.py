@@ -13,11 +13,13 @@ from headrace.trainer.publish import WeightsPublisher
 
 
 class Published(Protocol):
-    """policy.Policy, as it is published."""
-
-    is_main: bool
+    """policy.Policy, as it is published; collective."""
 
     def hf_state_dict(self) -> Mapping[str, torch.Tensor] | None: ...
+
+
+class Broadcast(Protocol):
+    """ranks.Ranks; collective."""
 
     def broadcast(self, value: object) -> object: ...
 
@@ -26,8 +28,15 @@ class KafkaOutlet:
     """On every process; `publisher` and `weights` are the main one's."""
 
     def __init__(
-        self, publisher: Publisher | None, weights: WeightsPublisher | None, *, run_id: str, algorithm: str
+        self,
+        ranks: Broadcast,
+        publisher: Publisher | None,
+        weights: WeightsPublisher | None,
+        *,
+        run_id: str,
+        algorithm: str,
     ) -> None:
+        self._ranks = ranks
         self._publisher = publisher
         self._weights = weights
         self._run_id = run_id
@@ -47,7 +56,7 @@ class KafkaOutlet:
                 parent_version=state.policy_version,
                 metadata={"algorithm": self._algorithm, "num_batches": str(state.num_batches)},
             ).version
-        known = policy.broadcast(version)
+        known = self._ranks.broadcast(version)
         assert isinstance(known, int)  # noqa: S101  what the main process sent
         return known
 

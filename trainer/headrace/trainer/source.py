@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from headrace.schemas.records import Trajectory
+from headrace.streams.client import BatchConsumer
+from headrace.streams.client.batch_errors import BatchTimeoutError
 from headrace.trainer.checkpoint import TrainState
 
 
@@ -25,20 +27,39 @@ class TrainingBatch(NamedTuple):
 
 
 class Reader(Protocol):
-    """streams.client.BatchConsumer, as the trainer uses it."""
+    """Where batches come from."""
 
-    def seek(self, offsets: Mapping[str, int], seen: Sequence[str]) -> None: ...
+    def seek(self, offsets: Mapping[str, int]) -> None: ...
 
     def poll(self, timeout_s: float) -> TrainingBatch | None: ...
 
 
-class Ranks(Protocol):
-    """policy.Policy, as the source uses it."""
+class KafkaReader:
+    """A BatchConsumer's."""
 
-    is_main: bool
+    def __init__(self, consumer: BatchConsumer) -> None:
+        self._consumer = consumer
 
-    def broadcast(self, value: object) -> object:
-        """The main rank's value, on every rank. Collective."""
+    def seek(self, offsets: Mapping[str, int]) -> None:
+        self._consumer.seek(offsets)
+
+    def poll(self, timeout_s: float) -> TrainingBatch | None:
+        try:
+            batch = self._consumer.next(timeout_s)
+        except BatchTimeoutError:
+            return None
+        return TrainingBatch(
+            batch.batch_id, [group.trajectories for group in batch.groups], batch.offsets, waited_s=0.0
+        )
+
+
+class Broadcast(Protocol):
+    """ranks.Ranks; collective."""
+
+    @property
+    def is_main(self) -> bool: ...
+
+    def broadcast(self, value: object) -> object: ...
 
 
 class BatchSource:
@@ -46,7 +67,7 @@ class BatchSource:
 
     def __init__(
         self,
-        ranks: Ranks,
+        ranks: Broadcast,
         reader: Reader | None,
         stop: threading.Event,
         *,
@@ -65,8 +86,8 @@ class BatchSource:
 
     def start(self, state: TrainState) -> None:
         self._waits_since = time.monotonic()
-        if self._reader is not None:
-            self._reader.seek(state.offsets, state.seen)
+        if self._reader is not None and state.offsets:
+            self._reader.seek(state.offsets)
 
     def __iter__(self) -> Iterator[TrainingBatch]:
         while True:
