@@ -48,6 +48,15 @@ class EngineAdmin(Protocol):
         """Generate a token: weights that are not whole fail here, or give no finite logprob."""
 
 
+def admin_session() -> aiohttp.ClientSession:
+    """A connection for each request: one that idles may be closed by the engine just when it is used again,
+    as one is after an error of the engine's.
+    """
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(force_close=True), cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
+    )
+
+
 class VllmAdmin:
     def __init__(
         self,
@@ -59,7 +68,7 @@ class VllmAdmin:
         timeout_s: float = 10.0,
         load_timeout_s: float = 900.0,
     ) -> None:
-        """`url` has no `/v1`; `headers` go with every request; the session is the caller's to close."""
+        """`url` has no `/v1`; `headers` go with every request; `session` is an `admin_session`."""
         self._name = name
         self._url = url
         self._session = session
