@@ -34,8 +34,8 @@ class Call:
     status: int | None = None
     """None: it left before, or the connection broke."""
     retry_after: str | None = None
-    code: str = ""
-    """Of an error, the proxy's or the upstream's."""
+    error: str = ""
+    """The proxy's words, or the upstream's."""
     is_whole: bool = False
     """The client has the answer to its end."""
     texts: dict[int, str] = field(default_factory=dict)
@@ -98,7 +98,7 @@ async def _ask(session: aiohttp.ClientSession, url: str, headers: dict[str, str]
         if response.status != 200 or not call.is_stream:
             body = orjson.loads(await response.read())
             call.status, call.retry_after = response.status, response.headers.get("retry-after")
-            call.code = str((body.get("error") or {}).get("code"))
+            call.error = (body.get("error") or {}).get("message", "")
             if response.status == 200:
                 call.texts, call.is_whole = _READ[call.api](body), True
             return
@@ -119,7 +119,7 @@ def _take_events(call: Call, events: list[bytes]) -> None:
         event = orjson.loads(data)
         kind = event.get("type")
         if event.get("error"):
-            call.code = str(event["error"].get("code") or event["error"].get("type"))
+            call.error = event["error"]["message"]
         call.is_whole = call.is_whole or kind in ("message_stop", "response.completed", "response.incomplete")
         index, text = _delta(event, kind)
         call.texts[index] = call.texts.get(index, "") + text

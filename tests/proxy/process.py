@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 from tests.pipeline import wait_until
@@ -13,6 +13,8 @@ from tests.pipeline import wait_until
 from headrace.cli.stack import ports
 from headrace.cli.stack.processor import ProcessorProcess
 from headrace.streams.settings import KafkaSettings
+
+ProcessT = TypeVar("ProcessT", bound=ProcessorProcess)
 
 ROOT = Path(__file__).parents[2]
 
@@ -78,16 +80,16 @@ class ProxyProcess(ProcessorProcess):
 
 
 @contextmanager
-def a_process(proxy: ProxyProcess) -> Iterator[ProxyProcess]:
+def a_process(process: ProcessT) -> Iterator[ProcessT]:
     """Started; what it said is shown if something fails."""
     is_failed = True
     try:
-        yield proxy.start()
+        yield process.start()
         is_failed = False
     finally:
-        proxy.kill()
+        process.kill()
         if is_failed:
-            print(f"--- {proxy.root.name}, exit status {proxy.exit_status}\n{proxy.tail()}")
+            print(f"--- {process.root.name}, exit status {process.exit_status}\n{process.tail()}")
 
 
 @contextmanager
