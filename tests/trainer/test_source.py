@@ -1,5 +1,5 @@
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from headrace.trainer.checkpoint import TrainState
 from headrace.trainer.source import BatchSource, TrainingBatch
@@ -18,10 +18,10 @@ class Scripted:
     def __init__(self, stop: threading.Event, *found: str | None) -> None:
         self.found = list(found)
         self.stop = stop
-        self.began_at: tuple[Mapping[str, int], Sequence[str]] | None = None
+        self.began_at: Mapping[str, int] | None = None
 
-    def seek(self, offsets: Mapping[str, int], seen: Sequence[str]) -> None:
-        self.began_at = offsets, seen
+    def seek(self, offsets: Mapping[str, int]) -> None:
+        self.began_at = offsets
 
     def poll(self, timeout_s: float) -> TrainingBatch | None:  # noqa: ARG002
         if not self.found:
@@ -35,9 +35,9 @@ def test_batches_until_told_to_stop() -> None:
     stop = threading.Event()
     reader = Scripted(stop, "a", None, None, "b")
     source = BatchSource(OneRank(), reader, stop)
-    source.start(TrainState(run_id="r", offsets={"batches:0": 3}, seen=("x",)))
+    source.start(TrainState(run_id="r", offsets={"batches:0": 3}))
     assert [batch.batch_id for batch in source] == ["a", "b"]
-    assert reader.began_at == ({"batches:0": 3}, ("x",))
+    assert reader.began_at == {"batches:0": 3}
 
 
 def test_it_says_what_it_waits_for() -> None:

@@ -34,6 +34,9 @@ from headrace.trainer.source import BatchSource, TrainingBatch
 log = structlog.get_logger(__name__)
 
 
+_GAP = "logprob_gap"
+
+
 class Outlet(Protocol):
     """What leaves the trainer; on other ranks than the main one it does nothing."""
 
@@ -248,17 +251,22 @@ class Loop:
 
 
 def mean_metrics(steps: Sequence[StepOutput]) -> dict[str, float]:
-    """Sums become means over actions; of several steps on one batch the mean, and of maxima the largest."""
+    """Sums become means over actions; of several steps on one batch the mean, and of maxima the largest.
+
+    The gap to the engine is the first step's: later ones have moved away from it on purpose.
+    """
     found: dict[str, list[float]] = {}
     for step in steps:
         num = max(step.sums.get("num_actions", 0.0), 1.0)
         for name, value in step.sums.items():
-            if name != "num_actions":
+            if name != "num_actions" and (step is steps[0] or not name.startswith(_GAP)):
                 found.setdefault(name, []).append(value / num)
         for name in ("loss", "grad_norm", "lr"):
             found.setdefault(name, []).append(getattr(step, name))
     means = {name: mean(values) for name, values in found.items()}
     for step in steps:
         for name, value in step.maxima.items():
+            if step is not steps[0] and name.startswith(_GAP):
+                continue
             means[name] = max(value, means.get(name, value))
     return means

@@ -3,39 +3,31 @@
 import signal
 import threading
 from contextlib import ExitStack
-from pathlib import Path
 
 import structlog
 import torch
+from headrace.streams.client.batch_consumer import BatchConsumer
 from rich.console import Console
 
 from headrace.schemas.codec import Codec
 from headrace.schemas.errors import FatalError
-from headrace.streams.client import BatchConsumer
 from headrace.streams.client.publisher import Publisher
 from headrace.streams.settings import KafkaSettings
-from headrace.trainer.algorithms import Algorithm, make_algorithm
+from headrace.trainer.algorithms import make_algorithm
 from headrace.trainer.checkpoint import Checkpoints
+from headrace.trainer.kafka_reader import KafkaReader
 from headrace.trainer.loop import Loop
+from headrace.trainer.models import DTYPES, make_policy, make_reference
 from headrace.trainer.outlet import KafkaOutlet
-from headrace.trainer.policy import (
-    OptimizerSettings,
-    Parallel,
-    ParallelSettings,
-    Policy,
-    ScheduleSettings,
-    UnsupportedModelError,
-)
+from headrace.trainer.policy import Parallel, ParallelSettings
 from headrace.trainer.progress import LogProgress, Progress, progress_for
 from headrace.trainer.publish import WeightsPublisher
 from headrace.trainer.ranks import Ranks
 from headrace.trainer.samples import SampleRules
 from headrace.trainer.settings import TrainSettings
-from headrace.trainer.source import BatchSource, KafkaReader
+from headrace.trainer.source import BatchSource
 
 EXIT_OK = 0
-
-_DTYPES = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16}
 
 log = structlog.get_logger(__name__)
 
@@ -79,7 +71,7 @@ def train(
                 base=settings.model.path,
                 folder=settings.publish_path,
                 keep=settings.publish.keep,
-                dtype=_DTYPES[settings.publish.dtype],
+                dtype=DTYPES[settings.publish.dtype],
             )
             stack.enter_context(progress)
         loop = Loop(
@@ -106,50 +98,3 @@ def train(
         policy_version=state.policy_version,
         reason="told to" if stop.is_set() else "what was asked for is reached",
     )
-
-
-def make_policy(settings: TrainSettings, parallel: Parallel) -> Policy:
-    """FatalError for a folder that holds no model that can be trained."""
-    optimizer = settings.optimizer
-    schedule = ScheduleSettings(
-        decay=optimizer.schedule,
-        warmup_steps=optimizer.warmup_steps,
-        num_steps=optimizer.total_steps or 1,
-        min_lr=0.0,
-    )
-    return _made(
-        settings,
-        parallel,
-        settings.model.path,
-        OptimizerSettings(
-            lr=optimizer.lr,
-            betas=optimizer.betas,
-            eps=optimizer.eps,
-            weight_decay=optimizer.weight_decay,
-            max_grad_norm=optimizer.clip or None,
-            schedule=schedule,
-        ),
-    )
-
-
-def make_reference(settings: TrainSettings, parallel: Parallel, algorithm: Algorithm) -> Policy | None:
-    """The fixed model of the KL term, where there is one."""
-    if not algorithm.needs_reference_logprobs:
-        return None
-    return _made(settings, parallel, settings.model.reference or settings.model.path, None)
-
-
-def _made(
-    settings: TrainSettings, parallel: Parallel, path: Path, optimizer: OptimizerSettings | None
-) -> Policy:
-    try:
-        return Policy(
-            path,
-            parallel,
-            optimizer,
-            temperature=settings.model.temperature,
-            dtype=_DTYPES[settings.model.dtype],
-            seed=settings.run.seed,
-        )
-    except (OSError, ValueError, UnsupportedModelError) as error:
-        raise FatalError(f"no model to train in {path}: {error}") from error

@@ -9,10 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from headrace.schemas.records import Trajectory
-from headrace.streams.client import BatchConsumer
-from headrace.streams.client.batch_errors import BatchTimeoutError
 from headrace.trainer.checkpoint import TrainState
-
 
 _NOTHING_YET = "nothing yet"
 """Sent now and then while nothing comes: process groups give up on a peer that is silent for long."""
@@ -32,25 +29,6 @@ class Reader(Protocol):
     def seek(self, offsets: Mapping[str, int]) -> None: ...
 
     def poll(self, timeout_s: float) -> TrainingBatch | None: ...
-
-
-class KafkaReader:
-    """A BatchConsumer's."""
-
-    def __init__(self, consumer: BatchConsumer) -> None:
-        self._consumer = consumer
-
-    def seek(self, offsets: Mapping[str, int]) -> None:
-        self._consumer.seek(offsets)
-
-    def poll(self, timeout_s: float) -> TrainingBatch | None:
-        try:
-            batch = self._consumer.next(timeout_s)
-        except BatchTimeoutError:
-            return None
-        return TrainingBatch(
-            batch.batch_id, [group.trajectories for group in batch.groups], batch.offsets, waited_s=0.0
-        )
 
 
 class Broadcast(Protocol):

@@ -1,0 +1,27 @@
+"""KafkaReader: batches as the trainer takes them, from the client's consumer."""
+
+from collections.abc import Mapping
+
+from headrace.streams.client.batch_consumer import BatchConsumer
+from headrace.streams.client.batch_errors import BatchTimeoutError
+
+from headrace.trainer.source import TrainingBatch
+
+
+class KafkaReader:
+    """A source.Reader."""
+
+    def __init__(self, consumer: BatchConsumer) -> None:
+        self._consumer = consumer
+
+    def seek(self, offsets: Mapping[str, int]) -> None:
+        self._consumer.seek(offsets)
+
+    def poll(self, timeout_s: float) -> TrainingBatch | None:
+        try:
+            batch = self._consumer.next(timeout_s)
+        except BatchTimeoutError:
+            return None
+        return TrainingBatch(
+            batch.batch_id, [group.trajectories for group in batch.groups], batch.offsets, waited_s=0.0
+        )
