@@ -104,7 +104,10 @@ class _State:
         engines = self._parts.engines.describe()
         serving = any(engine["state"] == "serving" for engine in engines)
         reason = trouble.message if trouble else None if serving else "no engine is serving"
-        body = {"ready": reason is None, "reason": reason, "engines": engines}
+        body: dict[str, object] = {"ready": reason is None, "reason": reason, "engines": engines}
+        weights = self._parts.weights
+        if weights is not None and weights.newest is not None:
+            body["weights"] = {"newest": str(weights.newest), "not_loaded_because": weights.why_bad}
         return JSONResponse(body, 200 if reason is None else 503)
 
     async def metrics(self, _: Request) -> Response:
@@ -131,10 +134,13 @@ def _refusals(parts: Parts) -> Callable[[Request, Exception], Response]:
 
 def _http_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101  registered for these
-    message = error.detail
     if error.status_code == 404:
-        message = "there is nothing here; a base URL is /a/{attempt_id}/v1"
-    return _response(Problem(error.status_code, message, "not_found"))
+        problem = Problem(404, "there is nothing here; a base URL is /a/{attempt_id}/v1", "not_found")
+    else:
+        problem = Problem(error.status_code, error.detail, error.detail.lower().replace(" ", "_"))
+    response = _response(problem)
+    response.headers.update(error.headers or {})
+    return response
 
 
 def _fault(request: Request, error: Exception) -> Response:

@@ -16,6 +16,7 @@ import structlog
 
 from headrace.proxy import ask
 from headrace.proxy.asgi import EVENT_STREAM, Receive, Send, send_piece, send_problem, send_start, send_whole
+from headrace.proxy.ask import MAX_CHOICES
 from headrace.proxy.attempts import OpenAttempt
 from headrace.proxy.capture import Capture
 from headrace.proxy.dialect import Dialect, Exchange, Json
@@ -27,6 +28,7 @@ from headrace.proxy.settings import ProxySettings
 from headrace.proxy.spans import Call, num_spans, spans_of
 from headrace.proxy.sse import EventReader, EventTooLargeError
 from headrace.proxy.upstream import Upstream, UpstreamFailedError, UpstreamGoneError, UpstreamTimeoutError
+from headrace.proxy.weights import WeightsFollower
 from headrace.schemas.records import now
 
 ABORTED = "abort"
@@ -45,6 +47,8 @@ class Parts:
     upstream: Upstream
     recorder: Recorder
     metrics: ProxyMetrics
+    weights: WeightsFollower | None = None
+    """Who keeps the engines at the newest version."""
 
 
 class ModelCall:
@@ -90,27 +94,40 @@ class ModelCall:
                 self._task.cancel()
 
     async def run(self, receive: Receive, traceparent: str) -> None:
-        """Answer the request. RefusedError, with nothing sent, if no engine takes it."""
+        """Answer the request. RefusedError, with nothing sent, if no engine takes it; AttemptClosedError."""
         self._task = asyncio.current_task()
         loop = asyncio.get_running_loop()
         began = loop.time()
-        self._ids = [self._attempt.events.take() for _ in range(self._call.num_choices)]
         self._attempt.begin(self)
         watcher = loop.create_task(self._watch(receive))
         outcome = "error"
         try:
-            await self._generate(traceparent)
-            await self._record()
+            await self._make(traceparent)
             outcome = self._call.problem or "ok"
-            await self._answer()
+            async with asyncio.timeout(self._parts.settings.send_timeout_s):
+                await self._answer()
+        except TimeoutError:
+            # It has stopped reading, and the server closes a connection whose answer does not end.
+            log.warning("a client does not take its answer", attempt_id=self._attempt.attempt_id)
         finally:
             watcher.cancel()
-            self._attempt.end(self)
-            for sequence_id in self._ids:
-                self._attempt.events.void(sequence_id)
-            self._parts.metrics.voids.inc(len(self._ids))
             self._parts.metrics.calls.labels(self._dialect.name, outcome).inc()
             self._parts.metrics.call_seconds.labels(self._dialect.name).observe(loop.time() - began)
+
+    async def _make(self, traceparent: str) -> None:
+        """All that the attempt waits for at its end: the client's own pace is not part of it."""
+        attempt = self._attempt
+        try:
+            # What a request claims to be for is not believed: further choices take their ids as they come.
+            num_ids = min(self._call.num_choices, MAX_CHOICES)
+            self._ids = [attempt.events.take() for _ in range(num_ids)]
+            await self._generate(traceparent)
+            await self._record()
+        finally:
+            for sequence_id in self._ids:
+                attempt.events.void(sequence_id)
+            self._parts.metrics.voids.inc(len(self._ids))
+            attempt.end(self)
 
     async def _watch(self, receive: Receive) -> None:
         message = await receive()
@@ -139,6 +156,10 @@ class ModelCall:
             self._fail("upstream_timeout", Problem(504, "the model took too long", "upstream_timeout"))
         except (UpstreamFailedError, EventTooLargeError) as error:
             self._fail("upstream_failed", Problem(502, str(error), "upstream_failed"))
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            # As a type alone: its message may quote the answer.
+            log.error("answer not understood", dialect=self._dialect.name, error=type(error).__name__)  # noqa: TRY400
+            self._fail("upstream_failed", _NOT_UNDERSTOOD)
         finally:
             self._is_generating = False
         if any(choice.finish_reason == ABORTED for choice in self._capture.choices.values()):
@@ -294,6 +315,7 @@ class ModelCall:
 
 
 _ABORTED = Problem(503, "the engine took new weights and could not finish this call; try again", "aborted", 1)
+_NOT_UNDERSTOOD = Problem(502, "the upstream's answer is not as the API has them", "upstream_failed")
 _CUTS = {
     CLIENT_GONE: Problem(499, "the client has gone", CLIENT_GONE),
     "attempt_closed": Problem(410, "this attempt has ended", "attempt_ended"),

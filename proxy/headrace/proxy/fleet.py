@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Literal
+from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import orjson
@@ -12,7 +12,7 @@ import structlog
 from headrace.proxy.engines import Engine, Engines
 from headrace.proxy.settings import ProxySettings
 from headrace.proxy.upstream import Upstream, UpstreamFailedError, UpstreamTimeoutError
-from headrace.proxy.vllm_admin import VllmAdmin
+from headrace.proxy.vllm_admin import VllmAdmin, admin_session
 from headrace.proxy.weights import Versions, WeightsFollower
 from headrace.schemas.errors import FatalError
 
@@ -25,10 +25,15 @@ _ANSWER_S = 5.0
 log = structlog.get_logger(__name__)
 
 
+class Fleet(NamedTuple):
+    engines: Engines
+    weights: WeightsFollower
+
+
 @asynccontextmanager
 async def start_engines(
     settings: ProxySettings, upstream: Upstream, versions: Versions
-) -> AsyncIterator[Engines]:
+) -> AsyncIterator[Fleet]:
     """They serve as they become ready. FatalError for what is no URL of an engine, or stands there twice."""
     urls = [base_url(url) for url in settings.upstreams]
     if len(set(urls)) < len(urls):
@@ -41,19 +46,21 @@ async def start_engines(
         wait_s=settings.admission_timeout_s,
     )
 
-    def admin(engine: Engine) -> VllmAdmin:
-        return VllmAdmin(engine.name, engine.url, upstream.session, headers=upstream.headers())
+    async with admin_session() as session:
 
-    async with WeightsFollower(
-        engines,
-        versions,
-        settings.weights,
-        admin,
-        drain_s=settings.drain_s,
-        check_s=settings.check_s,
-        retry_s=settings.retry_s,
-    ):
-        yield engines
+        def admin(engine: Engine) -> VllmAdmin:
+            return VllmAdmin(engine.name, engine.url, session, headers=upstream.headers())
+
+        async with WeightsFollower(
+            engines,
+            versions,
+            settings.weights,
+            admin,
+            drain_s=settings.drain_s,
+            check_s=settings.check_s,
+            retry_s=settings.retry_s,
+        ) as weights:
+            yield Fleet(engines, weights)
 
 
 def base_url(url: str) -> str:

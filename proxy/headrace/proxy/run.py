@@ -83,9 +83,9 @@ async def _run(kafka: KafkaSettings, settings: ProxySettings, codec: Codec) -> i
         store = ResourceStore(kafka, codec)
         await asyncio.to_thread(store.start)
         stack.callback(store.close)
-        engines = await stack.enter_async_context(start_engines(settings, upstream, store))
+        engines, weights = await stack.enter_async_context(start_engines(settings, upstream, store))
         attempts = Attempts(settings, outlet, mailbox, on_end=engines.forget)
-        parts = Parts(settings, engines, upstream, recorder, ProxyMetrics())
+        parts = Parts(settings, engines, upstream, recorder, ProxyMetrics(), weights)
         gate = Gate(attempts, keys)
         failures: list[HeadraceError] = []
 
