@@ -4,9 +4,10 @@ import pytest
 
 from headrace.schemas.topics import topic_specs
 from headrace.streams.processors.assembler import Assembler
+from headrace.streams.processors.batcher.batcher import Batcher
 from headrace.streams.processors.dispatcher import Dispatcher
 from headrace.streams.processors.sink.tables import TABLES
-from headrace.streams.topology import ASSEMBLER, DISPATCHER, PIPELINE, SINK
+from headrace.streams.topology import ASSEMBLER, BATCHER, DISPATCHER, PIPELINE, SINK
 
 
 def test_topic_files_name_the_stages_that_read_and_write_them() -> None:
@@ -21,10 +22,12 @@ def test_topic_files_name_the_stages_that_read_and_write_them() -> None:
 
 @pytest.mark.parametrize(
     ("stage", "processor"),
-    [(ASSEMBLER, Assembler("p")), (DISPATCHER, Dispatcher("p"))],
+    [(ASSEMBLER, Assembler("p")), (BATCHER, Batcher("p")), (DISPATCHER, Dispatcher("p"))],
     ids=lambda x: str(x.name),
 )
-def test_processors_read_what_the_page_says(stage: object, processor: Assembler | Dispatcher) -> None:
+def test_processors_read_what_the_page_says(
+    stage: object, processor: Assembler | Batcher | Dispatcher
+) -> None:
     assert stage in PIPELINE
     found = next(each for each in PIPELINE if each.name == processor.name)
     assert set(processor.topics) == set(found.topics("p"))

@@ -12,6 +12,7 @@ from headrace.schemas.errors import HeadraceError
 
 COMMANDS = {
     "assembler": "headrace.cli.processor_commands:assembler",
+    "batcher": "headrace.cli.processor_commands:batcher",
     "dead-letters": "headrace.cli.dead_letter_commands:dead_letters",
     "demo": "headrace.cli.demo_commands:demo",
     "dispatcher": "headrace.cli.processor_commands:dispatcher",
@@ -55,6 +56,7 @@ SUMMARIES = {
     "Processors": {
         "dispatcher": "Give rollouts to runners; retries, deadlines, cancellation.",
         "assembler": "Turn the events of attempts into trajectories.",
+        "batcher": "Make training batches of the trajectories of groups.",
         "sink": "Write every topic to ClickHouse.",
     },
     "Topics and records": {

@@ -1,4 +1,4 @@
-"""`headrace dispatcher`, `assembler` and `sink`: the processors, each as a process of its own."""
+"""`headrace dispatcher`, `assembler`, `batcher` and `sink`: the processors, each as a process of its own."""
 
 import sys
 
@@ -39,6 +39,24 @@ def assembler() -> None:
     kafka = kafka_settings()
     settings = read_settings(AssemblerSettings)
     sys.exit(run(Assembler(kafka.topic_prefix, settings, codec()), kafka, read_settings(HostSettings)))
+
+
+@click.command()
+def batcher() -> None:
+    """Run the batcher: the trajectories of groups into training batches.
+
+    Until SIGTERM or Ctrl-C. Settings come from HEADRACE_KAFKA_*, HEADRACE_BATCHER_* (deadlines, which groups
+    may train, sizes) and HEADRACE_HOST_*. A batch is made within a partition of trajectories: there is one,
+    unless its topic was given more, and a second process takes over when the first ends.
+    """
+    from headrace.streams.host import HostSettings, run  # noqa: PLC0415  Faust
+    from headrace.streams.processors.batcher.batcher import Batcher  # noqa: PLC0415
+    from headrace.streams.processors.batcher.settings import BatcherSettings  # noqa: PLC0415
+
+    logs.configure()
+    kafka = kafka_settings()
+    settings = read_settings(BatcherSettings)
+    sys.exit(run(Batcher(kafka.topic_prefix, settings, codec()), kafka, read_settings(HostSettings)))
 
 
 @click.command()

@@ -6,7 +6,7 @@ of those changes is acknowledged before the records' offsets may be committed (G
 partition number is handled by one process at a time.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 
@@ -59,6 +59,10 @@ class Processor(Protocol):
     @property
     def name(self) -> str:
         """Of the consumer group, the state table and the metrics."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """What became of records, by a short word: for metrics."""
 
     @property
     def topics(self) -> Sequence[str]:

@@ -3,7 +3,9 @@
     clients ──▶ rollouts ──▶ DISPATCHER ──▶ tasks ──▶ runners
                                  │  ▲
                    rollout-states◀┘  └── attempts ◀── runners, dispatcher, assembler
-    runners, proxy ──▶ attempts, spans, rewards ──▶ ASSEMBLER ──▶ trajectories ──▶ trainers
+    runners, proxy ──▶ attempts, spans, rewards ──▶ ASSEMBLER ──▶ trajectories
+    trajectories ──▶ BATCHER ──▶ batches ──▶ trainers
+                        └──────▶ groups ──▶ feeders
     every topic ──▶ SINK ──▶ ClickHouse
     whatever a stage can't process ──▶ dead-letters
 
@@ -45,6 +47,12 @@ ASSEMBLER = Stage(
     reads=("attempts", "spans", "rewards"),
     writes=("trajectories", "attempts", "spans", "rewards", "dead-letters"),
 )
+BATCHER = Stage(
+    "batcher",
+    "Makes training batches of groups that are whole, fresh and differ.",
+    reads=("trajectories",),
+    writes=("batches", "groups", "trajectories", "dead-letters"),
+)
 SINK = Stage(
     "sink",
     "Writes every topic to ClickHouse.",
@@ -52,4 +60,4 @@ SINK = Stage(
     writes=("dead-letters",),
 )
 
-PIPELINE = (DISPATCHER, ASSEMBLER, SINK)
+PIPELINE = (DISPATCHER, ASSEMBLER, BATCHER, SINK)

@@ -8,6 +8,7 @@ a missing output, and whatever is mixed up is an output that says something else
 import random
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 from headrace.streams.host import HostSettings, run
@@ -23,9 +24,11 @@ class Pairing:
         self._out = f"{prefix}.out"
         self._ticks = f"{prefix}.ticks"
         self._waiting: dict[int, set[bytes]] = {}
+        self.counts: Counter[str] = Counter()
 
     def handle(self, partition: int, records: Sequence[LogRecord], state: State) -> list[Output]:
         waiting = self._waiting[partition]
+        self.counts["seen"] += len(records)
         outputs = [output for record in records for output in self._one(record, state, waiting)]
         if {key for key, _ in state.scan(b"waiting/")} != waiting:
             raise AssertionError(f"memory and state differ in partition {partition}")

@@ -154,6 +154,7 @@ def test_metrics(log: Log, host: Callable[..., HostProcess]) -> None:
 
     wait_until(lambda: value("headrace_host_records_total") == 7, what="seven records counted")
     wait_until(lambda: value("headrace_host_lag_records") == 0, what="no lag")
+    assert value("headrace_processor_events_total") == 7
     assert value("headrace_host_lag_seconds") == 0
     assert value("headrace_host_partitions") == PARTITIONS
     wait_until(lambda: value("headrace_host_outputs_total") >= 1, what="a tick")

@@ -65,6 +65,7 @@ class Recorder:
     events: list[str]
     name: str = "recorder"
     topics: Sequence[str] = ("a", "b")
+    counts: dict[str, int] = field(default_factory=dict)
 
     def handle(self, partition: int, records: Sequence[LogRecord], state: State) -> list[Output]:
         self.events.append(f"handle {partition}: " + " ".join(f"{r.topic}{r.offset}" for r in records))

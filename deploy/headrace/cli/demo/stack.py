@@ -75,7 +75,7 @@ def demo_stack(console: Console, *, straggler_grace_s: float, concurrency: int) 
             "HEADRACE_CLICKHOUSE_DATABASE": clickhouse.database,
             "HEADRACE_ASSEMBLER_STRAGGLER_GRACE_S": str(straggler_grace_s),
         }
-        for processor in ("dispatcher", "assembler", "sink"):
+        for processor in ("dispatcher", "assembler", "batcher", "sink"):
             root = home / processor
             env = {
                 **environment,

@@ -14,7 +14,7 @@ from headrace.cli.stack.settings import StackSettings
 from headrace.cli.stack.state import Condition, Endpoints, ServiceState, StackState
 from headrace.streams.settings import ClickHouseSettings, KafkaSettings
 
-PROCESSORS = ("dispatcher", "assembler", "sink")
+PROCESSORS = ("dispatcher", "assembler", "batcher", "sink")
 
 
 @dataclass(frozen=True)

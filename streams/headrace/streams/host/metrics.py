@@ -1,6 +1,10 @@
 """Prometheus metrics of a host; every one carries the processor's name."""
 
+from collections.abc import Iterable, Mapping
+
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 _BATCH_RECORDS = (1, 3, 10, 30, 100, 300, 1000, 3000)
 _SECONDS = (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
@@ -58,3 +62,23 @@ class HostMetrics:
         """Forget every partition: after a rebalance another process reports them."""
         self.lag_records.clear()
         self.lag_seconds.clear()
+
+
+class EventCounts(Collector):
+    """What a processor counts, read when it is asked for."""
+
+    def __init__(
+        self, processor: str, counts: Mapping[str, int], registry: CollectorRegistry = REGISTRY
+    ) -> None:
+        self._processor = processor
+        self._counts = counts
+        registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        family = CounterMetricFamily(
+            "headrace_processor_events", "What became of records.", labels=("processor", "event")
+        )
+        # A copy at once: the event loop counts on meanwhile.
+        for event, number in dict(self._counts).items():
+            family.add_metric((self._processor, event), number)
+        yield family

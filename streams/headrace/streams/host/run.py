@@ -20,7 +20,7 @@ from prometheus_client import start_http_server
 from headrace.schemas.errors import FatalError
 from headrace.streams.host.build import build, changelog_name
 from headrace.streams.host.engine import App
-from headrace.streams.host.metrics import HostMetrics
+from headrace.streams.host.metrics import EventCounts, HostMetrics
 from headrace.streams.host.observer import Observer
 from headrace.streams.host.settings import HostSettings
 from headrace.streams.host.topics import Stopped, changelog_config, ensure_changelog, wait_for_topics
@@ -54,6 +54,7 @@ def run(
     # To aiokafka every rebalance is a warning.
     logging.getLogger("aiokafka.consumer.group_coordinator").setLevel(logging.ERROR)
     gc.set_threshold(_GC_THRESHOLD)
+    EventCounts(processor.name, processor.counts)
     try:
         with _serving_metrics(settings):
             return asyncio.run(_run(processor, kafka, settings, metrics or HostMetrics(processor.name)))

@@ -22,12 +22,16 @@ class FinishedMarks:
         self._swept_at: dict[int, int] = {}
 
     def is_set(self, key: bytes, state: State) -> bool:
-        return state.get(_MARK + key) is not None
+        return self.get(key, state) is not None
 
-    def set(self, key: bytes, time_ms: int, state: State, *, also: bytes = b"") -> None:
+    def get(self, key: bytes, state: State) -> bytes | None:
+        """What was said with the mark; None where there is none."""
+        return state.get(_MARK + key)
+
+    def set(self, key: bytes, time_ms: int, state: State, *, also: bytes = b"", value: bytes = b"") -> None:
         """Mark the key from this moment of the log on; the key `also` is deleted when the mark is."""
-        state.put(_MARK + key, b"")
-        state.put(_BY_TIME + time_ms.to_bytes(8, "big") + key, also)
+        state.put(_MARK + key, value)
+        state.put(_BY_TIME + max(time_ms, 0).to_bytes(8, "big") + key, also)
 
     def sweep(self, partition: int, records: Sequence[LogRecord], state: State) -> int:
         """Forget what is past redelivery at the time of these records; how many marks that were."""

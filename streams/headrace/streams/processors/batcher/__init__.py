@@ -1,0 +1,1 @@
+"""Batcher: trajectories become groups, and groups become training batches."""
