@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
-from tests.bench import assembler, freshness, memory, publisher, rollouts, sink, span_store
+from tests.bench import assembler, freshness, memory, proxy, publisher, rollouts, sink, span_store
 from tests.bench.figures import GROUPS, SETS, Figure, median, select
 from tests.bench.parts import Parts, parts, say
 
@@ -27,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "freshness": freshness.bench,
         "span_store": partial(span_store.bench, with_peer=with_peer),
         "rollouts": partial(rollouts.bench, with_peer=with_peer),
+        "proxy": partial(proxy.bench, with_peer=with_peer),
         "memory": memory.bench,
     }
     try:
@@ -68,5 +69,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--repeat", type=int, default=1, metavar="N", help="each so often, and the median (default: 1)"
     )
-    parser.add_argument("--no-peer", action="store_true", help="without Agent-Lightning")
+    parser.add_argument("--no-peer", action="store_true", help="without peers of other projects")
     return parser

@@ -12,6 +12,16 @@ GROUPS = {
     "freshness": ("freshness_p50_ms", "freshness_p99_ms"),
     "span_store": ("span_store_per_s",),
     "rollouts": ("rollouts_per_s_8", "rollouts_per_s_64"),
+    "proxy": (
+        "proxy_added_p50_ms_1",
+        "proxy_added_p50_ms_16",
+        "proxy_added_p50_ms_64",
+        "proxy_added_p99_ms_1",
+        "proxy_added_p99_ms_16",
+        "proxy_added_p99_ms_64",
+        "proxy_stream_added_p50_ms_16",
+        "proxy_requests_per_s",
+    ),
     "memory": (
         "assembler_rss_start_mb",
         "assembler_rss_end_mb",
@@ -24,7 +34,10 @@ GROUPS = {
 """The figures of each group, in the order in which they are printed."""
 
 SETS = {"log": ("publisher", "assembler", "sink", "freshness", "span_store")}
-"""Names for several groups. `rollouts`, and `memory`, which takes minutes, are run by their own names."""
+"""Names for several groups. `rollouts`, `proxy` and `memory`, which takes minutes, have their own names."""
+
+_LEAST_COST = 0.01
+"""What a line can show. A difference of two measurements can come out as less, even below 0."""
 
 
 @dataclass(frozen=True)
@@ -43,19 +56,24 @@ class Figure:
     value: float
     unit: str
     peer: Peer | None = None
+    is_cost: bool = False
+    """Less is better: the ratio says how many times less it is than the peer's."""
 
     def line(self) -> str:
         """`bench NAME VALUE UNIT`, and ` peer NAME VALUE ratio R` where there is one."""
         line = f"bench {self.name} {number(self.value)} {self.unit}"
         if self.peer is None:
             return line
-        ratio = self.value / self.peer.value
-        return f"{line} peer {self.peer.name} {number(self.peer.value)} ratio {ratio:.2f}"
+        return f"{line} peer {self.peer.name} {number(self.peer.value)} ratio {self.rank:.2f}"
 
     @property
     def rank(self) -> float:
         """What repeats are compared by: the ratio where there is a peer, since both had the same machine."""
-        return self.value if self.peer is None else self.value / self.peer.value
+        if self.peer is None:
+            return self.value
+        if self.is_cost:
+            return self.peer.value / max(self.value, _LEAST_COST)
+        return self.value / self.peer.value
 
 
 def median(repeats: Sequence[Figure]) -> Figure:

@@ -1,17 +1,14 @@
-"""Agent-Lightning as a peer, in an environment of its own, made once and kept in a cache folder."""
+"""Agent-Lightning as a peer, in an environment of its own."""
 
-import fcntl
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from tests.bench.environment import environment
 from tests.bench.figures import Peer
 from tests.bench.parts import say
-
-from headrace.cli.stack.settings import StackSettings
 
 REQUIREMENT = "agentlightning==0.3.0"
 NAME = "agentlightning_http"
@@ -44,10 +41,10 @@ def rollouts(concurrent: Iterable[int]) -> dict[int, Peer]:
 def _run(what: str, script: Path, *arguments: int) -> dict[str, float] | None:
     """What the script says on its last line."""
     try:
-        python = _environment(StackSettings().cache / "bench-agentlightning", what)
+        programs = environment("bench-agentlightning", REQUIREMENT, megabytes=600)
         say(f"{what}: Agent-Lightning starts, which takes half a minute")
         done = subprocess.run(
-            [python, str(script), *map(str, arguments)],
+            [programs / "python", str(script), *map(str, arguments)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -69,21 +66,3 @@ def _run(what: str, script: Path, *arguments: int) -> dict[str, float] | None:
         return None
     result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return result
-
-
-def _environment(folder: Path, what: str) -> str:
-    """Its Python."""
-    python, mark = folder / "bin" / "python", folder / REQUIREMENT
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not mark.exists():
-            say(f"{what}: installing {REQUIREMENT} into {folder}, about 600 MB")
-            uv = [sys.executable, "-m", "uv"]
-            for command in (
-                [*uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(folder)],
-                [*uv, "pip", "install", "--quiet", "--python", str(python), REQUIREMENT],
-            ):
-                subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
-            mark.touch()
-    return str(python)

@@ -49,6 +49,17 @@ def test_rollouts_come_from_enqueue_to_trajectory() -> None:
 
 
 @pytest.mark.integration
+def test_the_proxy_is_measured_and_each_of_its_calls_found_in_kafka() -> None:
+    done = bench("--quick", "--only", "proxy")
+    assert done.returncode == 0, done.stderr
+    found = [LINE.fullmatch(line) for line in done.stdout.splitlines()]
+    assert [match[1] for match in found if match] == list(GROUPS["proxy"])
+    values = {match[1]: float(match[2]) for match in found if match}
+    # What is added is a difference: how it comes out on a busy machine is not looked at.
+    assert values["proxy_requests_per_s"] > 0
+
+
+@pytest.mark.integration
 def test_memory_gives_its_figures() -> None:
     done = bench("--quick", "--only", "memory")
     assert done.returncode == 0, done.stderr

@@ -15,8 +15,16 @@ from headrace.schemas.errors import FatalError
             Figure("sink_rows_per_s", 60_000, "rows/s", Peer("raw_insert", 100_000)),
             "bench sink_rows_per_s 60000 rows/s peer raw_insert 100000 ratio 0.60",
         ),
+        (
+            Figure("proxy_added_p50_ms_1", 0.5, "ms", Peer("litellm_added_p50_ms_1", 12), is_cost=True),
+            "bench proxy_added_p50_ms_1 0.50 ms peer litellm_added_p50_ms_1 12.0 ratio 24.00",
+        ),
+        (
+            Figure("proxy_added_p50_ms_1", -0.001, "ms", Peer("litellm_added_p50_ms_1", 2), is_cost=True),
+            "bench proxy_added_p50_ms_1 -0.00 ms peer litellm_added_p50_ms_1 2.00 ratio 200.00",
+        ),
     ],
-    ids=["alone", "with a peer"],
+    ids=["alone", "with a peer", "less is better", "less than none"],
 )
 def test_a_figure_is_one_line(figure: Figure, line: str) -> None:
     assert figure.line() == line
@@ -69,6 +77,13 @@ def test_the_median_of_repeats_goes_by_the_ratio_where_there_is_a_peer() -> None
         Figure("f", value, "rows/s", Peer("p", peer)) for value, peer in ((900, 900), (30, 10), (20, 10))
     ]
     assert median(beside) is beside[2]
+
+
+def test_the_median_of_costs_goes_by_how_many_times_less_they_are() -> None:
+    repeats = [
+        Figure("f", value, "ms", Peer("p", peer), is_cost=True) for value, peer in ((1, 9), (4, 8), (2, 8))
+    ]
+    assert median(repeats) is repeats[2]
 
 
 def test_quantile_of_one_value() -> None:
