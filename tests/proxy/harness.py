@@ -107,12 +107,14 @@ async def a_proxy(
         running = server(
             application(parts, attempts, Gate(attempts, keys)),
             max_header_bytes=known.max_header_bytes,
+            head_timeout_s=known.head_timeout_s,
             stop_timeout_s=1,
         )
         stop = asyncio.Event()
         with listen("127.0.0.1", 0) as listening:
             url = f"http://127.0.0.1:{listening.getsockname()[1]}"
             serving = asyncio.create_task(serve(running, listening, stop))
+            await until(lambda: running.started)
             async with httpx.AsyncClient(base_url=url, timeout=30, trust_env=False) as http:
                 yield Proxy(url, http, attempts, parts, records)
             stop.set()

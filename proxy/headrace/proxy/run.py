@@ -117,6 +117,7 @@ async def _serve(
     running = server(
         application(parts, attempts, gate),
         max_header_bytes=settings.max_header_bytes,
+        head_timeout_s=settings.head_timeout_s,
         stop_timeout_s=settings.stop_timeout_s,
     )
     background = [asyncio.ensure_future(work) for work in (attempts.sweep(), gate.refresh())]

@@ -4,7 +4,7 @@ import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -13,53 +13,103 @@ from headrace.schemas.errors import FatalError
 
 _KEEP_ALIVE_S = 60
 _BACKLOG = 1024
-_WORDS = b'{"error":{"message":"the head of the request is too large","code":"headers_too_large"}}'
-_TOO_LARGE = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
-    b"connection: close\r\ncontent-length: %d\r\n\r\n%s"
-) % (len(_WORDS), _WORDS)
+
+
+def _refusal(status: bytes, message: bytes, code: bytes) -> bytes:
+    body = b'{"error":{"message":"%s","type":"invalid_request_error","param":null,"code":"%s"}}' % (
+        message,
+        code,
+    )
+    head = (
+        b"HTTP/1.1 %s\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%s"
+    )
+    return head % (status, len(body), body)
+
+
+_TOO_LARGE = _refusal(
+    b"431 Request Header Fields Too Large", b"the head of the request is too large", b"headers_too_large"
+)
+_TOO_SLOW = _refusal(b"408 Request Timeout", b"the head of the request did not come", b"request_timeout")
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """The parser itself has no limit: a head that does not end would fill the memory."""
+    """The parser itself has no limit: a head, or trailers, without end would fill the memory."""
 
     max_header_bytes = 0
-    _head_bytes = 0
+    head_timeout_s = 0.0
     _is_in_head = True
+    _head_bytes = 0
+    _trailer_bytes: int | None = None
+    """Since a chunk's header, as long as no byte of the chunk has come: the last one has none."""
     _is_refused = False
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(cast("asyncio.Transport", transport))
+        self._begin_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_timer()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
             return
         if self._is_in_head:
             self._head_bytes += len(data)
+        elif self._trailer_bytes is not None:
+            self._trailer_bytes += len(data)
         super().data_received(data)
         # A head that was whole within this piece has said so by now.
-        if self._is_in_head and self._head_bytes > self.max_header_bytes:
-            self._refuse()
+        if (self._is_in_head and self._head_bytes > self.max_header_bytes) or (
+            self._trailer_bytes or 0
+        ) > self.max_header_bytes:
+            self._refuse(_TOO_LARGE)
+        elif self._is_in_head and self._head_bytes and self._timer is None:
+            self._begin_timer()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # Trailers have no meaning here, and the list is the application's by then.
+        if self._is_in_head:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._is_in_head = False
+        self._end_timer()
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if size > self.max_header_bytes:
-            self._refuse()
+            self._refuse(_TOO_LARGE)
         else:
             super().on_headers_complete()
 
+    def on_chunk_header(self) -> None:
+        self._trailer_bytes = 0
+
     def on_body(self, body: bytes) -> None:
+        self._trailer_bytes = None
         if not self._is_refused:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
         if not self._is_refused:
             super().on_message_complete()
-        self._is_in_head, self._head_bytes = True, 0
+        self._is_in_head, self._head_bytes, self._trailer_bytes = True, 0, None
 
-    def _refuse(self) -> None:
+    def _refuse(self, answer: bytes) -> None:
         if not self._is_refused and not self.transport.is_closing():
             self._is_refused = True
-            self.transport.write(_TOO_LARGE)
+            is_answering = self.cycle is not None and self.cycle.response_started
+            if not is_answering or self.cycle.response_complete:
+                self.transport.write(answer)
             self.transport.close()
+
+    def _begin_timer(self) -> None:
+        self._timer = self.loop.call_later(self.head_timeout_s, self._refuse, _TOO_SLOW)
+
+    def _end_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class Server(uvicorn.Server):
@@ -83,10 +133,20 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def server(application: Any, *, max_header_bytes: int, stop_timeout_s: float) -> Server:  # noqa: ANN401  ASGI
+def server(
+    application: Any,  # noqa: ANN401  ASGI
+    *,
+    max_header_bytes: int,
+    stop_timeout_s: float,
+    head_timeout_s: float,
+) -> Server:
     config = uvicorn.Config(
         application,
-        http=type("Protocol", (BoundedProtocol,), {"max_header_bytes": max_header_bytes}),
+        http=type(
+            "Protocol",
+            (BoundedProtocol,),
+            {"max_header_bytes": max_header_bytes, "head_timeout_s": head_timeout_s},
+        ),
         ws="none",
         lifespan="off",
         loop="none",

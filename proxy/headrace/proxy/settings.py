@@ -41,8 +41,12 @@ class ProxySettings(BaseSettings):
     connect_timeout_s: float = Field(default=10.0, gt=0)
     idle_timeout_s: float = Field(default=300.0, gt=0)
     """Between two pieces of an answer."""
+    head_timeout_s: float = Field(default=20.0, gt=0)
+    """For a new connection to send anything, and for a request's head to be whole."""
     body_timeout_s: float = Field(default=30.0, gt=0)
     """For the client to send its request."""
+    send_timeout_s: float = Field(default=60.0, gt=0)
+    """For the client to take the end of its answer."""
     admission_timeout_s: float = Field(default=60.0, gt=0)
     """For an engine to be free: while weights are loaded, calls wait."""
     delivery_timeout_s: float = Field(default=10.0, gt=0)
