@@ -15,6 +15,7 @@ COMMANDS = {
     "batcher": "headrace.cli.processor_commands:batcher",
     "dead-letters": "headrace.cli.dead_letter_commands:dead_letters",
     "demo": "headrace.cli.demo_commands:demo",
+    "demo-data": "headrace.cli.demo_data_commands:demo_data",
     "dispatcher": "headrace.cli.processor_commands:dispatcher",
     "down": "headrace.cli.stack_commands:down",
     "fetch-kafka": "headrace.cli.stack_commands:fetch_kafka",
@@ -30,6 +31,7 @@ COMMANDS = {
     "sql": "headrace.cli.sql_commands:sql",
     "status": "headrace.cli.stack_commands:status",
     "topics": "headrace.cli.topic_commands:topics",
+    "train": "headrace.cli.train_commands:train",
     "up": "headrace.cli.stack_commands:up",
 }
 """Where each command is."""
@@ -39,7 +41,8 @@ SUMMARIES = {
         "up": "Start Kafka, ClickHouse and the processors on this machine.",
         "down": "Stop them. The data stays.",
         "status": "Show what runs, where, and how large it is.",
-        "demo": "Run the whole pipeline on traces, and account for every record.",
+        "demo": "Train a small model by reinforcement learning, from agents to new weights.",
+        "demo-data": "Run the data plane on traces and scripts, and account for every record.",
         "fetch-kafka": "Fetch Kafka's jars by Maven.",
     },
     "Rollouts": {
@@ -47,6 +50,9 @@ SUMMARIES = {
         "runner": "Run an agent on them, a function or a program in any language.",
         "proxy": "Serve models to agents, and record what is generated, token for token.",
         "resources": "Publish and list versions of weights, prompts and endpoints.",
+    },
+    "Training": {
+        "train": "Train a policy on finalized batches, and publish its versions.",
     },
     "Data": {
         "ingest": "Publish recorded traces: OpenAI chats, OTLP/JSON.",

@@ -2,7 +2,7 @@
 
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -22,11 +22,42 @@ from headrace.streams.settings import ClickHouseSettings, KafkaSettings
 class DemoStack:
     """Where everything is, and who is watched."""
 
-    def __init__(self, home: Path, kafka: KafkaSettings, clickhouse: ClickHouseSettings) -> None:
+    def __init__(
+        self,
+        home: Path,
+        kafka: KafkaSettings,
+        clickhouse: ClickHouseSettings,
+        console: Console,
+        stack: ExitStack,
+    ) -> None:
         self.home = home
         self.kafka = kafka
         self.clickhouse = clickhouse
+        self.environment: Mapping[str, str] = {}
+        """By which a process finds Kafka and ClickHouse."""
         self.services: list[Service] = []
+        self._console = console
+        self._stack = stack
+
+    def start(self, service: Service) -> None:
+        """Return when it is ready; it is stopped with the stack."""
+        with self._console.status(f"waiting for {service.waits_for}"):
+            service.start()
+        self._stack.callback(service.stop)
+        self.services.append(service)
+        at = f" at {service.endpoint}" if service.endpoint else ""
+        _say(self._console, f"{service.name} runs{at}, after {service.startup_s:.1f} s")
+
+    def process(self, name: str, *arguments: str, **environment: str) -> ProcessorProcess:
+        """`headrace NAME ARGUMENTS`, not started."""
+        root = self.home / name
+        known = {
+            **self.environment,
+            "HEADRACE_HOST_STATE_DIR": str(root / "data"),
+            "HEADRACE_HOST_INSTANCE_ID": name,
+            **environment,
+        }
+        return ProcessorProcess(name, root, env=known, arguments=arguments, log_dir=self.home / "logs")
 
     def check(self) -> None:
         """FatalError, with its own words, if a process of the stack has died."""
@@ -36,13 +67,15 @@ class DemoStack:
 
 
 @contextmanager
-def demo_stack(console: Console, *, straggler_grace_s: float, concurrency: int) -> Iterator[DemoStack]:
+def demo_stack(
+    console: Console, folder: str, *, processors: Sequence[str], environment: Mapping[str, str]
+) -> Iterator[DemoStack]:
     """Servers of its own, or a topic prefix and a database of its own on those that the environment names."""
     from headrace.streams.clickhouse import migrate  # noqa: PLC0415  an extra
     from headrace.streams.client.admin import apply_topics  # noqa: PLC0415  brings Kafka's client
 
     settings = read_settings(StackSettings)
-    home = settings.home.resolve() / "demo"
+    home = settings.home.resolve() / folder
     settings = settings.model_copy(update={"home": home})
     name = f"demo_{uuid.uuid4().hex[:8]}"
     with ExitStack() as stack:
@@ -63,44 +96,21 @@ def demo_stack(console: Console, *, straggler_grace_s: float, concurrency: int) 
             kafka = kafka.model_copy(update={"topic_prefix": name})
         if settings.external_clickhouse:
             clickhouse = clickhouse.model_copy(update={"database": name})
-        found = DemoStack(home, kafka, clickhouse)
+        found = DemoStack(home, kafka, clickhouse, console, stack)
         for server in plan.servers:
-            _start(server, console, stack, found)
+            found.start(server)
         with console.status("topics and tables"):
             apply_topics(kafka)
             migrate(clickhouse, asset("clickhouse"))
-        environment = {
+        found.environment = {
             **plan.endpoints.environment(),
             "HEADRACE_KAFKA_TOPIC_PREFIX": kafka.topic_prefix,
             "HEADRACE_CLICKHOUSE_DATABASE": clickhouse.database,
-            "HEADRACE_ASSEMBLER_STRAGGLER_GRACE_S": str(straggler_grace_s),
+            **environment,
         }
-        for processor in ("dispatcher", "assembler", "batcher", "sink"):
-            root = home / processor
-            env = {
-                **environment,
-                "HEADRACE_HOST_STATE_DIR": str(root / "data"),
-                "HEADRACE_HOST_INSTANCE_ID": processor,
-            }
-            _start(ProcessorProcess(processor, root, env=env, log_dir=home / "logs"), console, stack, found)
-        runner = ProcessorProcess(
-            "runner",
-            home / "runner",
-            env={**environment, "HEADRACE_RUNNER_CONCURRENCY": str(concurrency)},
-            arguments=("headrace.cli.demo.agent:play",),
-            log_dir=home / "logs",
-        )
-        _start(runner, console, stack, found)
+        for processor in processors:
+            found.start(found.process(processor))
         yield found
-
-
-def _start(service: Service, console: Console, stack: ExitStack, found: DemoStack) -> None:
-    with console.status(f"waiting for {service.waits_for}"):
-        service.start()
-    stack.callback(service.stop)
-    found.services.append(service)
-    at = f" at {service.endpoint}" if service.endpoint else ""
-    _say(console, f"{service.name} runs{at}, after {service.startup_s:.1f} s")
 
 
 def _say(console: Console, text: str) -> None:

@@ -1,4 +1,4 @@
-"""`headrace demo`."""
+"""`headrace demo-data`."""
 
 import json
 import sys
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 GRACE_S = 2.0
 """For stragglers and outcomes: short, so that the demo needs not wait long for what it lost on purpose."""
 CONCURRENCY = 64
+AGENT = "headrace.cli.demo.agent:play"
+PROCESSORS = ("dispatcher", "assembler", "batcher", "sink")
 
 STORY = {
     "Rollouts": """\
@@ -73,7 +75,7 @@ SELECT topic, reason, count() AS records FROM dead_letters GROUP BY topic, reaso
     multiple=True,
     help="Recorded traces to ingest, instead of the small set that comes with headrace.",
 )
-def demo(*, rollouts: int, poison: int, seed: int, limit_s: float, traces: tuple[Path, ...]) -> None:
+def demo_data(*, rollouts: int, poison: int, seed: int, limit_s: float, traces: tuple[Path, ...]) -> None:
     """Run the whole pipeline on this machine, and account for every record.
 
     Starts Kafka, ClickHouse, the processors and a runner. Recorded traces are ingested, and rollouts are
@@ -87,7 +89,16 @@ def demo(*, rollouts: int, poison: int, seed: int, limit_s: float, traces: tuple
     console = Console()
     began = time.monotonic()
     with ExitStack() as cleanup:
-        stack = cleanup.enter_context(demo_stack(console, straggler_grace_s=GRACE_S, concurrency=CONCURRENCY))
+        stack = cleanup.enter_context(
+            demo_stack(
+                console,
+                "demo-data",
+                processors=PROCESSORS,
+                environment={"HEADRACE_ASSEMBLER_STRAGGLER_GRACE_S": str(GRACE_S)},
+            )
+        )
+        runner = stack.process("runner", AGENT, HEADRACE_RUNNER_CONCURRENCY=str(CONCURRENCY))
+        stack.start(runner)
         published = Published()
         deadline = time.monotonic() + limit_s
         _publish(stack, published, traces or DEMO_FILES, poison, console)
@@ -194,6 +205,7 @@ def _wait(
             lags = {
                 stage.name: sum(group_lag(stack.kafka, stage.group(prefix), stage.topics(prefix)).values())
                 for stage in PIPELINE
+                if stage.name in PROCESSORS
             }
             words = ", ".join(f"{name} {lag} behind" for name, lag in lags.items())
             progress.update(task, completed=finalized, description=f"assembling: {words}")
