@@ -4,6 +4,8 @@
 that the runner accounts for, `POST /attempts/{id}/close` ends it and says the last id of all (G2).
 """
 
+from typing import Annotated
+
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -26,7 +28,7 @@ class AttemptToOpen(BaseModel):
 
     rollout_id: UuidV7
     attempt_id: UuidV7
-    attempt: Int32 = Field(default=1, ge=1)
+    attempt: Annotated[Int32, Field(ge=1)] = 1
     agent: str = Field(default="", max_length=200)
     """What its calls are named by that do not name their agent themselves."""
 

@@ -20,6 +20,7 @@ from headrace.proxy.settings import ProxySettings
 from headrace.streams.runner.attempt_events import AttemptEvents
 from headrace.streams.runner.attempt_log import LoggedEvent
 from headrace.streams.runner.attempt_requests import AttemptRequests
+from headrace.streams.runner.errors import AttemptClosedError
 from headrace.streams.runner.mailbox import Mailbox
 from headrace.streams.runner.outbox import Outbox
 from headrace.streams.runner.outlet import Outlet
@@ -70,6 +71,9 @@ class OpenAttempt:
         return self._sequencer.next()
 
     def begin(self, call: Cuttable) -> None:
+        """AttemptClosedError once it is closing: what began now would be cut by nobody."""
+        if self.closing is not None:
+            raise AttemptClosedError(f"attempt {self.attempt_id} has ended")
         self._calls.add(call)
         self._idle.clear()
 

@@ -93,12 +93,16 @@ def read_keys(path: Path) -> tuple[KeptKey, ...]:
 
 
 def add_key(path: Path, name: str) -> str:
-    """Make a key and keep its hash; the key itself is returned, and kept nowhere."""
+    """Make a key and keep its hash; the key itself is returned, and kept nowhere. FatalError."""
     keys = read_keys(path) if path.exists() else ()
     if any(key.name == name for key in keys):
         raise FatalError(f"there is a key named {name!r} in {path} already; revoke it first")
     key = _PREFIX + secrets.token_urlsafe(32)
-    _write(path, (*keys, KeptKey(name=name, sha256=digest(key), created=now())))
+    try:
+        kept = KeptKey(name=name, sha256=digest(key), created=now())
+    except ValidationError as error:
+        raise FatalError(f"no name for a key: {describe(error)}") from None
+    _write(path, (*keys, kept))
     return key
 
 

@@ -1,7 +1,8 @@
 """ModelEndpoint: a route at which agents call models; checks first, then a ModelCall."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from headrace.proxy import asgi
 from headrace.proxy.asgi import ClientGoneError, Receive, Scope, Send, send_problem
@@ -24,18 +25,24 @@ DialectOf = Callable[[OpenAttempt], Dialect]
 
 
 class Load:
-    """How many calls run now."""
+    """How many calls run now, those included whose request is still coming in."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.running = 0
 
-    def check(self) -> None:
+    @contextmanager
+    def one_more(self) -> Iterator[None]:
         """RefusedError 429 if there are as many as may be."""
         if self.running >= self._limit:
             raise RefusedError(
                 Problem(429, f"{self.running} calls are running, which is all", "too_many_calls", 1)
             )
+        self.running += 1
+        try:
+            yield
+        finally:
+            self.running -= 1
 
 
 class ModelEndpoint:
@@ -66,10 +73,16 @@ class ModelEndpoint:
         await send_problem(send, problem, self._errors_in.error(problem))
 
     async def _call(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers, settings = asgi.headers_of(scope), self._parts.settings
-        attempt_id = scope["path_params"]["attempt_id"]
-        attempt = self._gate.attempt_for(attempt_id, asgi.secret_of(headers))
-        self._load.check()
+        headers = asgi.headers_of(scope)
+        attempt = self._gate.attempt_for(scope["path_params"]["attempt_id"], asgi.secret_of(headers))
+        with self._load.one_more():
+            call = await self._read(attempt, headers, receive, send)
+            await call.run(receive, headers.get("traceparent", ""))
+
+    async def _read(
+        self, attempt: OpenAttempt, headers: Mapping[str, str], receive: Receive, send: Send
+    ) -> ModelCall:
+        settings = self._parts.settings
         body = await asgi.read_body(
             receive, headers, max_bytes=settings.max_body_bytes, timeout_s=settings.body_timeout_s
         )
@@ -88,12 +101,7 @@ class ModelEndpoint:
             is_stream=exchange.is_stream,
             num_choices=num_choices(exchange.request, dialect.operation),
         )
-        model_call = ModelCall(self._parts, attempt, dialect, exchange, call, send=send)
-        self._load.running += 1
-        try:
-            await model_call.run(receive, headers.get("traceparent", ""))
-        finally:
-            self._load.running -= 1
+        return ModelCall(self._parts, attempt, dialect, exchange, call, send=send)
 
 
 def _place(attempt: OpenAttempt, headers: Mapping[str, str]) -> Place:
