@@ -1,4 +1,4 @@
-"""What a program uses to publish events, to run rollouts and to read and publish resources.
+"""What a program uses to publish events, run rollouts, read batches, and read and publish resources.
 
 Needs nothing but the core install. What is not asked for is not imported.
 """
@@ -17,12 +17,19 @@ from headrace.streams.client.publisher import Publisher
 
 if TYPE_CHECKING:
     from headrace.streams.client.async_rollouts import AsyncClient
+    from headrace.streams.client.batch import BadBatchError, Batch, BatchGroup
+    from headrace.streams.client.batch_consumer import BatchConsumer, BatchTimeoutError
     from headrace.streams.client.resource_publishing import publish_resource
     from headrace.streams.client.resources import ResourceStore
     from headrace.streams.client.rollouts import Client, EnqueuedRollout
 
 _LATE = {
     "AsyncClient": "async_rollouts",
+    "BadBatchError": "batch",
+    "Batch": "batch",
+    "BatchConsumer": "batch_consumer",
+    "BatchGroup": "batch",
+    "BatchTimeoutError": "batch_consumer",
     "Client": "rollouts",
     "EnqueuedRollout": "rollouts",
     "ResourceStore": "resources",
@@ -32,6 +39,11 @@ _LATE = {
 __all__ = [
     "AsyncClient",
     "AsyncPublisher",
+    "BadBatchError",
+    "Batch",
+    "BatchConsumer",
+    "BatchGroup",
+    "BatchTimeoutError",
     "Client",
     "DeliveryError",
     "EnqueuedRollout",
