@@ -1,8 +1,8 @@
 """LiteLLM's proxy as a peer: one process, in an environment of its own.
 
-It is set up to be fast: Granian as the server, which its documentation has for more throughput (measured here
-too: more than its default, uvicorn), one worker, log level ERROR, no callbacks, retries, database, keys,
-telemetry or user interface, and its price list from its own package.
+It is set up to be fast: Granian as the server, which measured faster than its default, uvicorn, with h11 and
+with httptools; one worker, log level ERROR, no callbacks, retries, database, keys, telemetry or user
+interface, and its price list from its own package.
 """
 
 import subprocess

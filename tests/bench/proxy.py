@@ -33,7 +33,7 @@ _BODY: dict[str, Any] = {
     "max_tokens": 32,
     "temperature": 1.0,
 }
-_CALLS = {1: 500, 16: 2_000, 64: 4_000}
+_CALLS = {1: 1_000, 16: 2_000, 64: 4_000}
 _STREAM_CALLS = 640
 _WARM_UP = 4_000
 """At first: the broker's compiler takes thousands."""
