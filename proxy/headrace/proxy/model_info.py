@@ -1,6 +1,7 @@
 """What agents ask about models without calling one: the list of them, and how many tokens a prompt has."""
 
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import orjson
@@ -29,7 +30,7 @@ class ModelInfo:
         """The upstream's own list, or one entry of it."""
         attempt = self._attempt_id(request)
         name = request.path_params.get("model")
-        path = "/v1/models" if name is None else f"/v1/models/{name}"
+        path = "/v1/models" if name is None else f"/v1/models/{_segments(name)}"
         return await self._through(attempt, "GET", path)
 
     async def count_tokens(self, request: Request) -> Response:
@@ -69,6 +70,13 @@ class ModelInfo:
             raise RefusedError(Problem(502, str(error), "upstream_failed")) from error
         except UpstreamTimeoutError as error:
             raise RefusedError(Problem(504, str(error), "upstream_timeout")) from error
+
+
+def _segments(name: str) -> str:
+    """Of a path, for a name that may have slashes; RefusedError for one that leads to another path."""
+    if not {"", ".", ".."}.isdisjoint(name.split("/")):
+        raise RefusedError(Problem(404, "there is no model of that name", "model_not_found"))
+    return quote(name, safe="/:@")
 
 
 async def _copied(response: aiohttp.ClientResponse) -> Response:
