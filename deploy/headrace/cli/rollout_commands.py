@@ -3,7 +3,7 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -35,12 +35,12 @@ from headrace.cli.rollout_view import (
     print_list,
     print_summary,
 )
+from headrace.cli.task_lines import read_tasks, task_ids
 from headrace.cli.topic_commands import as_json
-from headrace.schemas.errors import FatalError
 from headrace.schemas.records.rollout import Mode, RolloutStateName
 from headrace.streams.client.rollout_errors import UnknownRolloutError
 from headrace.streams.client.rollout_history import read_history, scan_rollouts
-from headrace.streams.client.rollouts import JSON, Client, checked_ids
+from headrace.streams.client.rollouts import Client, checked_ids
 from headrace.streams.settings import KafkaSettings
 
 if TYPE_CHECKING:
@@ -109,8 +109,8 @@ def enqueue(
 
     Every line is checked before any is enqueued. Ids are printed as Kafka acknowledges their rollouts.
     """
-    found = _read_tasks(tasks)
-    task_ids = _task_ids(found, task_id_field)
+    found = read_tasks(tasks)
+    names = task_ids(found, task_id_field) if task_id_field else [""] * len(found)
     settings = _reachable()
     ids: list[str] = []
     with ExitStack() as stack:
@@ -127,7 +127,7 @@ def enqueue(
                 config=config_of(options),
                 resources=dict(pins),
                 metadata=dict(metadata),
-                task_ids=task_ids[part],
+                task_ids=names[part],
             )
             ids += [each.rollout_id for each in enqueued]
             if output or not is_waiting:
@@ -297,40 +297,6 @@ def _reachable() -> KafkaSettings:
     settings = kafka_settings(quiet=True)
     existing_topics(settings)
     return settings
-
-
-def _read_tasks(lines: Iterable[bytes]) -> list[JSON]:
-    """One JSON value a line; FatalError names the first line that is none."""
-    found = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            found.append(json.loads(line, parse_constant=_refuse))
-        except (ValueError, RecursionError) as error:
-            why = (
-                error.msg
-                if isinstance(error, json.JSONDecodeError)
-                else "a number or a text that JSON has no form for"
-            )
-            raise FatalError(f"line {number} is not JSON, and nothing was enqueued: {why}") from None
-    return found
-
-
-def _refuse(name: str) -> None:
-    raise ValueError(name)
-
-
-def _task_ids(tasks: Sequence[JSON], field: str | None) -> list[str]:
-    if field is None:
-        return [""] * len(tasks)
-    found = []
-    for number, task in enumerate(tasks, 1):
-        value = task.get(field) if isinstance(task, dict) else None
-        if not isinstance(value, str | int):
-            raise FatalError(f"task {number} has no {field!r} that could name it, and nothing was enqueued")
-        found.append(str(value))
-    return found
 
 
 def _indented(text: str) -> str:

@@ -1,6 +1,7 @@
 """Wires a proxy: settings in, exit status out."""
 
 import asyncio
+import gc
 import signal
 import socket
 from contextlib import AsyncExitStack
@@ -129,6 +130,7 @@ async def _serve(
         weights=settings.weights,
         keys="none: whoever reaches it may use it" if settings.keys_file is None else str(settings.keys_file),
     )
+    _settle_garbage()
     await serve(running, listening, stop)
     for task in background:
         task.cancel()
@@ -137,6 +139,13 @@ async def _serve(
     left = await attempts.close_all(settings.close_timeout_s)
     if left:
         log.error("attempts not closed", num=len(left))
+
+
+def _settle_garbage() -> None:
+    """What is loaded by now stays: full collections over it took 40 to 100 ms, and a fifth of the CPU."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 async def _flush(outlet: KafkaOutlet, timeout_s: float) -> HeadraceError | None:

@@ -123,7 +123,8 @@ class Server(uvicorn.Server):
 def listen(host: str, port: int) -> socket.socket:
     """FatalError if the address is taken or is not one of this machine."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    # With its protocol named, asyncio switches Nagle's algorithm off, which costs up to 40 ms an answer.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))

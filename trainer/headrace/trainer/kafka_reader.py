@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 
 from headrace.streams.client.batch_consumer import BatchConsumer
-from headrace.streams.client.batch_errors import BatchTimeoutError
-
 from headrace.trainer.source import TrainingBatch
 
 
@@ -18,10 +16,8 @@ class KafkaReader:
         self._consumer.seek(offsets)
 
     def poll(self, timeout_s: float) -> TrainingBatch | None:
-        try:
-            batch = self._consumer.next(timeout_s)
-        except BatchTimeoutError:
+        batch = self._consumer.poll(timeout_s)
+        if batch is None:
             return None
-        return TrainingBatch(
-            batch.batch_id, [group.trajectories for group in batch.groups], batch.offsets, waited_s=0.0
-        )
+        groups = [group.trajectories for group in batch.groups]
+        return TrainingBatch(batch.batch_id, groups, batch.offsets, waited_s=0.0)

@@ -127,6 +127,7 @@ class Loop:
             weighted = self._algorithm.weigh(prepared.groups)
         steps: list[StepOutput] = []
         before = self.state.step
+        gap = self._engine_gap(weighted, clock)
         if any(each.sample.num_actions for each in weighted):
             steps = self._steps(weighted, clock)
         self._advance(batch, prepared, weighted, len(steps))
@@ -137,7 +138,7 @@ class Loop:
                 self._publish_weights()
             if self._has_passed(self._settings.checkpoint.every_steps, before):
                 self._checkpoint()
-        self._tell(batch, prepared, weighted, steps, clock)
+        self._tell(batch, prepared, weighted, steps, clock=clock, gap=gap)
 
     def _prepared(self, batch: TrainingBatch) -> Prepared:
         """Staleness is the version in training less the oldest in the group, from the records (C15)."""
@@ -179,6 +180,27 @@ class Loop:
                 made = with_reference_logprobs(made, self._reference.logprobs(made))
         return made
 
+    def _engine_gap(self, weighted: Sequence[WeightedSample], clock: "_Clock") -> float | None:
+        """The largest |trainer's - engine's| logprob where both have the same weights; None without such.
+
+        On a micro-batch of the calls that came from the version that is in training now: it tells how far the
+        two programs differ, and nothing of how far the policy has moved.
+        """
+        version = self.state.policy_version
+        fresh = [each for each in weighted if version is not None and each.sample.min_version == version]
+        with clock.on("logprobs"):
+            made = micro_batches(
+                fresh,
+                max_tokens=self._settings.data.micro_batch_tokens,
+                dp_rank=self._policy.dp_rank,
+                dp_size=self._policy.dp_size,
+            )[:1]
+            gaps = [
+                (logprobs_BS.cpu() - batch.behaviour_logprobs_BS).abs()[batch.weights_BS != 0]
+                for batch, logprobs_BS in zip(made, self._policy.logprobs(made), strict=True)
+            ]
+        return next((float(gap.max()) for gap in gaps if gap.numel()), None)
+
     def _advance(
         self, batch: TrainingBatch, prepared: Prepared, weighted: Sequence[WeightedSample], num_steps: int
     ) -> None:
@@ -212,7 +234,9 @@ class Loop:
         prepared: Prepared,
         weighted: Sequence[WeightedSample],
         steps: Sequence[StepOutput],
+        *,
         clock: "_Clock",
+        gap: float | None,
     ) -> None:
         outcomes = prepared.outcomes
         metrics = mean_metrics(steps) | {
@@ -221,6 +245,8 @@ class Loop:
             "num_actions": float(sum(each.sample.num_actions for each in weighted)),
         }
         metrics |= {f"left_out_{reason}": float(number) for reason, number in prepared.left_out.items()}
+        if gap is not None:
+            metrics["engine_gap_max"] = gap
         if outcomes:
             metrics["outcome"] = mean(outcomes)
         report = Report(

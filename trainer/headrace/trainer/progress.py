@@ -19,7 +19,7 @@ _LABELS = {
     "entropy": "entropy",
     "approx_kl": "KL to the old policy",
     "clip_fraction": "clipped",
-    "logprob_gap_max": "largest logprob gap to the engine",
+    "engine_gap_max": "largest logprob gap to the engine",
     "grad_norm": "gradient norm",
     "lr": "learning rate",
 }
