@@ -6,13 +6,13 @@ generated that could not be recorded.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import structlog
 
 from headrace.proxy.problem import Problem
-from headrace.schemas.errors import HeadraceError
+from headrace.schemas.errors import FatalError, HeadraceError
 from headrace.schemas.records import Record, Span
 from headrace.streams.client.errors import RecordTooLargeError
 from headrace.streams.runner.mailbox import Mailbox
@@ -41,11 +41,21 @@ class UnrecordedError(Exception):
 class Recorder:
     """Used in the mailbox's loop only."""
 
-    def __init__(self, outlet: Outlet, mailbox: Mailbox, *, late_s: float) -> None:
-        """`late_s`: an acknowledgement that takes longer means that Kafka is in trouble."""
+    def __init__(
+        self,
+        outlet: Outlet,
+        mailbox: Mailbox,
+        *,
+        late_s: float,
+        failed: Callable[[FatalError], object] = lambda _: None,
+    ) -> None:
+        """`late_s`: an acknowledgement that takes longer means that Kafka is in trouble. `failed` hears of a
+        producer that will take no record any more: only a new process can.
+        """
         self._outlet = outlet
         self._mailbox = mailbox
         self._late_s = late_s
+        self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._since: dict[object, float] = {}
         """When each record that is on its way was handed over; in that order."""
@@ -124,6 +134,8 @@ class Recorder:
             # The words of a call may be too large to keep; its ids hardly are.
             self._outlet.publish(_without_words(record), delivered)
         except HeadraceError as error:
+            if isinstance(error, FatalError):
+                self._failed(error)
             raise UnrecordedError(str(error)) from error
 
     # --- what was not recorded -----------------------------------------------------------------------
