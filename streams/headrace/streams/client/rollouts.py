@@ -100,7 +100,7 @@ class Client:
             credit_rule(common.config.credit_rule)
         except BadRecordError as error:
             raise BadTaskError(str(error)) from None
-        texts = [_text(task, index) for index, task in enumerate(tasks)]
+        texts = [task_text(task, index) for index, task in enumerate(tasks)]
         names = list(task_ids) if task_ids is not None else [""] * len(texts)
         if len(names) != len(texts):
             raise BadTaskError(f"{len(texts)} tasks and {len(names)} task ids")
@@ -280,7 +280,8 @@ def timed_out(watch: Watch, timeout_s: float) -> WaitTimeoutError:
     return WaitTimeoutError(unfinished, len(states), timeout_s)
 
 
-def _text(task: JSON, index: int) -> str:
+def task_text(task: JSON, index: int) -> str:
+    """A task as JSON; BadTaskError for what JSON has no form for."""
     try:
         text = json.dumps(task, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
         text.encode()
