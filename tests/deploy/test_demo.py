@@ -1,0 +1,110 @@
+"""The pure parts of the training demo: its task, its figures' places, its curve, its recipe."""
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from headrace.cli.demo.audit import Audit
+from headrace.cli.demo.boxes import LETTERS, note_in, right_box, tasks
+from headrace.cli.demo.figures import Figures, Point
+from headrace.cli.demo.plot import save_curve
+from headrace.cli.demo.recipe import recipe_for
+from headrace.cli.demo.view import View, bars
+from headrace.trainer.settings import load
+
+
+def test_tasks_have_each_letter_equally_often() -> None:
+    made = list(tasks(40, seed=1))
+    assert sorted(task["letter"] for task in made) == sorted(LETTERS * 4)
+    assert made == list(tasks(40, seed=1))
+    assert made != list(tasks(40, seed=2))
+    assert all(len(task["boxes"]) == 10 for task in made)
+
+
+@pytest.mark.parametrize(("letter", "box"), [("a", "1"), ("i", "9"), ("j", "0")])
+def test_the_right_box(letter: str, box: str) -> None:
+    assert right_box(letter) == box
+
+
+@pytest.mark.parametrize(
+    ("said", "note"),
+    [
+        pytest.param("3", "d", id="a box"),
+        pytest.param("", "a", id="nothing"),
+        pytest.param("33", "a", id="two"),
+        pytest.param("²", "a", id="no box's number"),
+    ],
+)
+def test_what_lies_in_a_box(said: str, note: str) -> None:
+    assert note_in(said, {"letter": "a", "boxes": "abcdefghij"}) == note
+
+
+def figures(**known: float | None) -> Figures:
+    made: dict[str, float | None] = {
+        "num_rollouts": 1000, "accuracy": 0.5, "num_batches": 3, "policy_version": 4, "num_transitions": 2000,
+        "largest_gap": 1e-5,
+    }  # fmt: skip
+    return Figures(**(made | known))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("model", "known", "is_over"),
+    [
+        pytest.param("small", {}, False, id="learning"),
+        pytest.param("small", {"accuracy": 0.96}, True, id="learnt"),
+        pytest.param("small", {"accuracy": 1.0, "num_rollouts": 100}, False, id="too early to say"),
+        pytest.param("small", {"num_rollouts": 20_000}, True, id="at its limit"),
+        pytest.param("small", {"accuracy": None, "policy_version": None}, False, id="nothing yet"),
+        pytest.param("smollm2", {"policy_version": 3, "num_rollouts": 40}, True, id="steps enough"),
+        pytest.param("smollm2", {"policy_version": 2, "num_rollouts": 40}, False, id="steps to do"),
+    ],
+)
+def test_when_it_ends(model: str, known: dict[str, float | None], is_over: bool) -> None:  # noqa: FBT001
+    assert recipe_for(model).is_over(figures(**known)) is is_over
+
+
+@pytest.mark.parametrize("model", ["small", "smollm2"])
+def test_its_configuration_is_one(model: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.toml"
+    path.write_text(recipe_for(model).configuration("demo", tmp_path / "model", tmp_path / "run", 3))
+    settings = load(path)
+    assert (settings.run.seed, settings.model.path) == (3, tmp_path / "model")
+    # A version for each batch.
+    assert settings.publish.every_steps == settings.algorithm.num_epochs
+
+
+def test_what_is_asked_for_otherwise() -> None:
+    recipe = recipe_for("small", accuracy=0.5, max_rollouts=10)
+    assert (recipe.accuracy, recipe.max_rollouts) == (0.5, 10)
+
+
+def test_the_view_fits_and_says_all() -> None:
+    view = View(0.95)
+    console = Console(width=80, record=True)
+    console.print(view)
+    view.figures, view.lags = figures(), {"sink": 12}
+    view.points = [Point(place / 100, place / 200, 320) for place in range(100)]
+    console.print(view)
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= 80
+    for words in ("1,000", "0.500 of 0.95", "policy version", "1.0e-05", "sink 12", "0.00 → 0.99"):
+        assert words in text
+
+
+def test_bars() -> None:
+    assert bars([0.0, 0.5, 1.0, 2.0, -1.0]) == "▁▅██▁"
+
+
+def test_the_curve_is_a_picture(tmp_path: Path) -> None:
+    path = tmp_path / "curve.png"
+    save_curve([Point(0.1, 0.0, 320), Point(0.9, 0.8, 100)], path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_audit_counts_what_differs() -> None:
+    audit = Audit()
+    audit.compare("spans", [(1,), (2,), (2,)], [(2,), (2,), (3,)])
+    assert (audit.lost, audit.duplicated, audit.wrong) == (1, 1, 1)
+    assert not audit.is_clean
+    assert audit.words == ["1 spans lost", "1 spans not in the log", "1 spans too many"]
