@@ -108,9 +108,10 @@ def transformer_config(hf: PretrainedConfig, parallel: Parallel, dtype: torch.dt
         params_dtype=dtype,
         pipeline_dtype=dtype,
         bf16=dtype == torch.bfloat16,
-        # Every weight is loaded: from files, or from Hugging Face's own initialization.
         use_cpu_initialization=not on_cuda,
-        perform_initialization=False,
+        # Every weight is loaded later, but it is here that those of tensor-parallel ranks get their mark, by
+        # which the gradient's norm counts each weight once.
+        perform_initialization=True,
         masked_softmax_fusion=False,
         bias_activation_fusion=False,
         bias_dropout_fusion=False,

@@ -29,9 +29,35 @@ _MODULES: Final = (
     "megatron.core.models.gpt.gpt_layer_specs",
     "megatron.core.pipeline_parallel",
 )
-with warnings.catch_warnings():
-    # Each module that could use Transformer Engine or Apex warns where they are missing.
-    warnings.simplefilter("ignore")
+
+
+def is_needed() -> bool:
+    return not torch.cuda.is_available()
+
+
+@contextmanager
+def _import_context() -> Iterator[None]:
+    """Without the warnings of each module that could use Transformer Engine or Apex.
+
+    On the CPU also without torch.compile: Megatron gives it kernels that are not used here, and its first use
+    imports a compiler, for as long as all the rest takes.
+    """
+    compiled = torch.compile
+    if is_needed():
+        torch.compile = _as_it_is  # type: ignore[assignment]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.compile = compiled
+
+
+def _as_it_is(function: Callable[..., Any] | None = None, **_options: object) -> Callable[..., Any]:
+    return function or _as_it_is
+
+
+with _import_context():
     for _name in _MODULES:
         importlib.import_module(_name)
 
@@ -62,10 +88,6 @@ class _View:
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  whatever the module has
         return getattr(self._module, name)
-
-
-def is_needed() -> bool:
-    return not torch.cuda.is_available()
 
 
 def install() -> bool:

@@ -53,6 +53,11 @@ class Optimizer:
     def __init__(self, model: PolicyModel, settings: OptimizerSettings) -> None:
         self._settings = settings
         config = model.config
+        for parameter in model.parameters():
+            # The mark of tied embeddings would give them a bucket of their own. Between buckets there is
+            # padding, which Megatron (0.16.1) leaves out of a checkpoint's tensors, and counts when it cuts
+            # them: what is saved is another weight's.
+            parameter.shared_embedding = False
         ddp = DistributedDataParallelConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=True)
         self.model = DistributedDataParallel(config, ddp, model)
         config.finalize_model_grads_func = _finalize

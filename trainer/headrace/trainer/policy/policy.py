@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from megatron.core.pipeline_parallel import get_forward_backward_func
+from torch.nn.functional import pad
 from transformers import AutoConfig, PretrainedConfig
 
 from headrace.trainer.policy import cpu
@@ -70,6 +71,8 @@ class Policy:
         self.hf_config: PretrainedConfig = AutoConfig.from_pretrained(folder)
         self._shape = Shape.of(self.hf_config)
         self._parallel = parallel
+        # Sequence parallelism cuts sequences into equal parts.
+        self._length_multiple = parallel.tp_size if parallel.settings.sequence else 1
         with cpu.building():
             self._model = build_model(self.hf_config, parallel, dtype=dtype, temperature=temperature)
             weights = WeightFiles(folder) or fresh_weights(self.hf_config, seed)
@@ -155,12 +158,14 @@ class Policy:
 
         def forward(batches: Iterator[MicroBatch], model: torch.nn.Module) -> tuple[torch.Tensor, Any]:
             batch = _moved(next(batches), self._parallel.device)
-            positions_BS = torch.arange(batch.token_ids_BS.shape[1], device=self._parallel.device)
+            token_ids_BS = pad(batch.token_ids_BS, (0, -batch.token_ids_BS.shape[1] % self._length_multiple))
+            positions_BS = torch.arange(token_ids_BS.shape[1], device=self._parallel.device)
             output = model(
-                input_ids=batch.token_ids_BS,
-                position_ids=positions_BS.expand_as(batch.token_ids_BS),
+                input_ids=token_ids_BS,
+                position_ids=positions_BS.expand_as(token_ids_BS),
+                # Causal attention needs no other mask for padding on the right.
                 attention_mask=None,
-                labels=batch.token_ids_BS,
+                labels=token_ids_BS,
             )
             return output, partial(finish, batch)
 
@@ -207,13 +212,14 @@ def _loss_of(
 ) -> tuple[torch.Tensor, torch.Tensor, LossOutput]:
     """As Megatron wants it; its number of tokens would divide the loss, and is not used."""
     logprobs_BS, entropy_BS = statistics_2BS
-    output = loss(logprobs_BS, entropy_BS, batch)
+    length = batch.token_ids_BS.shape[1]
+    output = loss(logprobs_BS[:, :length], entropy_BS[:, :length], batch)
     return output.loss, torch.zeros((), dtype=torch.int, device=output.loss.device), output
 
 
 def _logprobs_of(batch: MicroBatch, statistics_2BS: torch.Tensor, *, non_loss_data: bool) -> torch.Tensor:
-    del batch, non_loss_data
-    return statistics_2BS[0].contiguous()
+    del non_loss_data
+    return statistics_2BS[0, :, : batch.token_ids_BS.shape[1]].contiguous()
 
 
 def _moved(batch: MicroBatch, device: torch.device) -> MicroBatch:
