@@ -78,7 +78,13 @@ async def _run(kafka: KafkaSettings, settings: ProxySettings, codec: Codec) -> i
         )
         outlet = stack.enter_context(KafkaOutlet(publisher))
         mailbox = Mailbox(loop)
-        recorder = Recorder(outlet, mailbox, late_s=settings.late_s)
+        failures: list[HeadraceError] = []
+
+        def failed(error: HeadraceError) -> None:
+            failures.append(error)
+            mailbox.post(stop.set)
+
+        recorder = Recorder(outlet, mailbox, late_s=settings.late_s, failed=failed)
         stack.push_async_callback(recorder.close)
         upstream = await stack.enter_async_context(Upstream(settings))
         store = ResourceStore(kafka, codec)
@@ -88,12 +94,6 @@ async def _run(kafka: KafkaSettings, settings: ProxySettings, codec: Codec) -> i
         attempts = Attempts(settings, outlet, mailbox, on_end=engines.forget)
         parts = Parts(settings, engines, upstream, recorder, ProxyMetrics(), weights)
         gate = Gate(attempts, keys)
-        failures: list[HeadraceError] = []
-
-        def failed(error: HeadraceError) -> None:
-            failures.append(error)
-            mailbox.post(stop.set)
-
         follower = AttemptLog(
             kafka,
             codec,

@@ -1,22 +1,25 @@
 """Settings of a proxy."""
 
+import json
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 
 class ProxySettings(BaseSettings):
-    """Environment: `HEADRACE_PROXY_*`, lists as JSON; the command's options win."""
+    """Environment: `HEADRACE_PROXY_*`; the command's options win."""
 
     model_config = SettingsConfigDict(env_prefix="HEADRACE_PROXY_", frozen=True, extra="forbid")
 
     host: str = "127.0.0.1"
     port: int = Field(default=8500, ge=0, le=65535)
     """0: any that is free."""
-    upstreams: tuple[str, ...] = ()
-    """Base URLs of the engines, with or without /v1. No request can choose another."""
+    upstreams: Annotated[tuple[str, ...], NoDecode] = ()
+    """Base URLs of the engines, with or without /v1; in the environment with commas between, or as JSON. No
+    request can choose another.
+    """
     upstream_kind: Literal["auto", "vllm", "openai"] = "auto"
     """vllm gives token ids and takes new weights; openai is any compatible API: kept, never trained on."""
     upstream_api_key: SecretStr | None = None
@@ -68,3 +71,12 @@ class ProxySettings(BaseSettings):
     startup_timeout_s: float = Field(default=120.0, gt=0)
     """For Kafka's topics to be there."""
     linger_ms: float = Field(default=0.0, ge=0)
+
+    @field_validator("upstreams", mode="before")
+    @classmethod
+    def _listed(cls, given: object) -> object:
+        if not isinstance(given, str):
+            return given
+        if given.lstrip().startswith("["):
+            return json.loads(given)
+        return [url.strip() for url in given.split(",") if url.strip()]
