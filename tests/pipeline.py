@@ -31,8 +31,7 @@ from headrace.streams.client.publisher import Publisher
 from headrace.streams.processors.sink.tables import TABLES
 from headrace.streams.settings import ClickHouseSettings, KafkaSettings
 
-ASSEMBLER = {
-    "HEADRACE_ASSEMBLER_STRAGGLER_GRACE_S": "0.5",
+HOST = {
     # Small and quick, so that a kill finds every step of the loop under way.
     "HEADRACE_HOST_BATCH_MAX_RECORDS": "40",
     "HEADRACE_HOST_COMMIT_INTERVAL_S": "0.1",
@@ -41,6 +40,7 @@ ASSEMBLER = {
     "HEADRACE_HOST_WATCHDOG_S": "30",
     "HEADRACE_HOST_SHUTDOWN_TIMEOUT_S": "6",
 }
+ASSEMBLER = HOST | {"HEADRACE_ASSEMBLER_STRAGGLER_GRACE_S": "0.5"}
 SINK = {
     "HEADRACE_SINK_LINGER_S": "0.05",
     "HEADRACE_SINK_MAX_BATCH_ROWS": "60",
@@ -99,11 +99,16 @@ class Pipeline:
         state = {"HEADRACE_HOST_STATE_DIR": str(self.state_of(number))}
         return self._process("assembler", number, ASSEMBLER | state | env)
 
+    def batcher(self, number: int, /, **env: str) -> ProcessorProcess:
+        """Not started yet. Its state is in `state_of`."""
+        state = {"HEADRACE_HOST_STATE_DIR": str(self.state_of(number, "batcher"))}
+        return self._process("batcher", number, HOST | state | env)
+
     def sink(self, number: int = 1, **env: str) -> ProcessorProcess:
         return self._process("sink", number, SINK | env)
 
-    def state_of(self, number: int) -> Path:
-        return self.folder / f"assembler-{number}" / "state"
+    def state_of(self, number: int, processor: str = "assembler") -> Path:
+        return self.folder / f"{processor}-{number}" / "state"
 
     def places(self) -> dict[str, str]:
         """Where Kafka and ClickHouse are, for a process's environment."""
@@ -130,7 +135,7 @@ class Pipeline:
         return sum(end_offsets(self.kafka, [self.topic(name) for name in short_names]).values())
 
     def lag(self, group: str) -> int:
-        """Records that the group, `assembler` or `sink`, has not committed."""
+        """Records that the group, `assembler`, `batcher` or `sink`, has not committed."""
         name = f"{self.kafka.topic_prefix}-{group}"
         return sum(group_lag(self.kafka, name, self._topics_of(group)).values())
 
@@ -142,6 +147,7 @@ class Pipeline:
         records = (AttemptEvent, Span, Reward)
         return {
             "assembler": [topic_name(record, self.kafka.topic_prefix) for record in records],
+            "batcher": [topic_name(Trajectory, self.kafka.topic_prefix)],
             "sink": [self.topic(name) for name in TABLES],
         }[group]
 

@@ -114,6 +114,7 @@ CREATE TABLE IF NOT EXISTS {database}.attempts_log
     dispatched Bool,
     max_attempts Int32,
     retry_on Array(LowCardinality(String)),
+    resources Map(LowCardinality(String), Int64),
     time DateTime64(6, 'UTC'),
     CONSTRAINT known_kind CHECK kind IN ('started', 'heartbeat', 'ended'),
     CONSTRAINT status_fits_kind CHECK (kind = 'ended') = (status IN ('succeeded', 'failed', 'timeout', 'unresponsive', 'cancelled')),

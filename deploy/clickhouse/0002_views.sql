@@ -202,10 +202,17 @@ SELECT
     min(policy_version_min) AS policy_version_min,
     max(policy_version_max) AS policy_version_max,
     groupArrayArray(attempt_ids) AS attempt_ids,
+    groupUniqArrayArray(group_ids) AS group_ids,
     sum(num_transitions) AS num_transitions,
+    any(source_partition) AS source_partition,
+    any(last_offset) AS last_offset,
     min(time) AS time
 FROM {database}.batches_log FINAL
 GROUP BY batch_id;
+
+-- Every group's fate. The first of a group counts.
+CREATE OR REPLACE VIEW {database}.groups AS
+SELECT * EXCEPT (kafka_partition, kafka_offset, kafka_timestamp) FROM {database}.groups_log FINAL;
 
 CREATE OR REPLACE VIEW {database}.resources AS
 SELECT * EXCEPT (kafka_partition, kafka_offset, kafka_timestamp) FROM {database}.resources_log FINAL;
@@ -233,16 +240,74 @@ WHERE accepted
 GROUP BY resource_name, resource_version
 ORDER BY resource_name, resource_version;
 
+-- One row a group that has a trajectory, with its fate once that is decided.
 CREATE OR REPLACE VIEW {database}.group_statistics AS
 SELECT
-    group_id,
-    any(group_size) AS group_size,
-    uniqExact(rollout_id) AS num_rollouts,
-    countIf(accepted) AS num_accepted,
-    avgIf(outcome, accepted) AS mean_outcome,
-    stddevPopIf(outcome, accepted) AS std_outcome
-FROM {database}.trajectories
-GROUP BY group_id;
+    t.group_id AS group_id, t.group_size AS group_size, t.num_rollouts AS num_rollouts, t.num_accepted AS num_accepted,
+    t.mean_outcome AS mean_outcome, t.std_outcome AS std_outcome,
+    if(g.group_id = '', 'open', g.status) AS state,
+    g.reason AS reason,
+    g.batch_id AS batch_id,
+    g.staleness AS staleness,
+    if(g.group_id = '', NULL, dateDiff('microsecond', g.first_at, g.ready_at) / 1e6) AS seconds_to_ready
+FROM
+(
+    SELECT
+        group_id,
+        any(group_size) AS group_size,
+        uniqExact(rollout_id) AS num_rollouts,
+        uniqExactIf(rollout_id, accepted) AS num_accepted,
+        avgIf(outcome, accepted) AS mean_outcome,
+        stddevPopIf(outcome, accepted) AS std_outcome
+    FROM {database}.trajectories
+    GROUP BY group_id
+) AS t
+LEFT JOIN {database}.groups AS g ON t.group_id = g.group_id;
+
+CREATE OR REPLACE VIEW {database}.groups_by_fate AS
+SELECT mode, status, ifNull(reason, '') AS reason, count() AS num_groups, sum(num_rollouts) AS num_rollouts
+FROM {database}.groups
+GROUP BY mode, status, reason
+ORDER BY num_groups DESC;
+
+-- One row a batch: what is in it, how well it did, and the versions that were trained on it.
+CREATE OR REPLACE VIEW {database}.batch_statistics AS
+SELECT
+    b.batch_id AS batch_id, b.time AS time, length(b.group_ids) AS num_groups, length(b.attempt_ids) AS num_rollouts,
+    b.num_transitions AS num_transitions, g.num_tokens AS num_tokens, g.mean_outcome AS mean_outcome,
+    b.policy_version_min AS policy_version_min, b.policy_version_max AS policy_version_max,
+    g.max_staleness AS max_staleness, v.versions AS trained_versions
+FROM {database}.batches AS b
+LEFT JOIN
+(
+    SELECT
+        assumeNotNull(batch_id) AS batch_id,
+        sum(num_tokens) AS num_tokens,
+        sumIf(outcome_mean * num_accepted, isNotNull(outcome_mean)) / nullIf(sumIf(num_accepted, isNotNull(outcome_mean)), 0) AS mean_outcome,
+        max(staleness) AS max_staleness
+    FROM {database}.groups
+    WHERE status = 'batched'
+    GROUP BY batch_id
+) AS g ON b.batch_id = g.batch_id
+LEFT JOIN
+(
+    SELECT batch_id, groupUniqArray(concat(name, '@', toString(version))) AS versions
+    FROM (SELECT name, version, arrayJoin(trained_on) AS batch_id FROM {database}.resources)
+    GROUP BY batch_id
+) AS v ON b.batch_id = v.batch_id;
+
+-- How well each version did on tasks that never train.
+CREATE OR REPLACE VIEW {database}.validation_by_version AS
+SELECT
+    mode, policy_version_max AS resource_version,
+    count() AS num_groups,
+    sum(g.num_rollouts) AS num_rollouts,
+    sum(g.num_accepted) AS num_accepted,
+    sumIf(g.outcome_mean * g.num_accepted, isNotNull(g.outcome_mean)) / nullIf(sumIf(g.num_accepted, isNotNull(g.outcome_mean)), 0) AS mean_outcome
+FROM {database}.groups AS g
+WHERE mode != 'train'
+GROUP BY mode, resource_version
+ORDER BY mode, resource_version;
 
 CREATE OR REPLACE VIEW {database}.token_throughput AS
 SELECT
@@ -256,17 +321,25 @@ FROM {database}.generations
 GROUP BY minute, model
 ORDER BY minute;
 
--- Weights version → batch → transition → span, in one row each.
+-- Weights version → batch → transition → span → prompt version, in one row each.
 CREATE OR REPLACE VIEW {database}.lineage AS
 SELECT
     trained.name AS resource_name, trained.version AS resource_version, trained.batch_id AS batch_id,
-    step_of.rollout_id AS rollout_id, step_of.attempt_id AS attempt_id, step_of.step AS step,
-    step_of.sequence_id AS sequence_id, span_of.span_id AS span_id,
-    step_of.resource_version AS behaviour_version, step_of.reward AS reward
+    step_of.group_id AS group_id, step_of.rollout_id AS rollout_id, step_of.attempt_id AS attempt_id,
+    step_of.step AS step, step_of.sequence_id AS sequence_id, span_of.span_id AS span_id,
+    step_of.resource_version AS behaviour_version, step_of.reward AS reward,
+    mapFilter((name, version) -> has((SELECT groupUniqArray(toString(name)) FROM {database}.resources WHERE kind = 'prompt'), name), origin.resources) AS prompt_versions
 FROM (SELECT name, version, arrayJoin(trained_on) AS batch_id FROM {database}.resources) AS trained
 INNER JOIN (SELECT batch_id, arrayJoin(attempt_ids) AS attempt_id FROM {database}.batches) AS member
     ON trained.batch_id = member.batch_id
 INNER JOIN {database}.transitions AS step_of ON step_of.attempt_id = member.attempt_id
 LEFT JOIN (SELECT rollout_id, attempt_id, sequence_id, span_id FROM {database}.spans_log FINAL) AS span_of
     ON span_of.rollout_id = step_of.rollout_id AND span_of.attempt_id = step_of.attempt_id
-    AND span_of.sequence_id = step_of.sequence_id AND span_of.span_id = step_of.span_id;
+    AND span_of.sequence_id = step_of.sequence_id AND span_of.span_id = step_of.span_id
+LEFT JOIN
+(
+    SELECT rollout_id, attempt_id, argMin(CAST(resources, 'Map(String, Int64)'), kafka_offset) AS resources
+    FROM {database}.attempts_log FINAL
+    WHERE kind = 'started'
+    GROUP BY rollout_id, attempt_id
+) AS origin ON origin.rollout_id = step_of.rollout_id AND origin.attempt_id = step_of.attempt_id;

@@ -24,6 +24,8 @@ class AttemptOrigin(Part):
     max_attempts: Annotated[int, Field(ge=1, le=1000)] = 1
     retry_on: tuple[AttemptOutcome, ...] = ()
     """Which ends are tried again, up to max_attempts: what tells a rollout's last attempt from others."""
+    resources: dict[str, Count] = {}
+    """Versions that the agent was given, by name: which prompt a call came from."""
 
     @classmethod
     def of(cls, rollout: RolloutCommand | AttemptTask) -> Self:

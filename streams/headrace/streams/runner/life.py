@@ -220,7 +220,9 @@ class Life:
             raise RunnerFailedError(f"Kafka did not take the {event.kind} event of an attempt: {why_not}")
 
     def _started(self) -> AttemptEvent:
-        return self._event(kind="started", status="running", origin=AttemptOrigin.of(self.attempt.record))
+        given = {name: version.version for name, version in self.attempt.resources.items()}
+        origin = AttemptOrigin.of(self.attempt.record).model_copy(update={"resources": given})
+        return self._event(kind="started", status="running", origin=origin)
 
     def _ended(self, ending: Ending, last_sequence_id: int | None) -> AttemptEvent:
         error = bounded(ending.error) if ending.error is not None else None

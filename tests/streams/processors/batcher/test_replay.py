@@ -174,6 +174,30 @@ def test_the_same_trajectories_have_the_same_batch_id_in_any_order(seed: int) ->
     assert len(ids) == 1
 
 
+@settings(max_examples=100, deadline=None)
+@given(seed=seeds)
+def test_a_cursor_that_a_frozen_process_wrote_late_loses_nothing(seed: int) -> None:
+    """What is committed was handled, whatever the changelog's last cursor says (C12)."""
+    rng = random.Random(seed)
+    groups = [pair(f"g{number}", *([0.0, 1.0, 0.5][: rng.randint(2, 3)])) for number in range(8)]
+    marks = [mark(f"g{number}") for mark in (deadline, batch_wait) for number in range(8)]
+    expected = Host(**SETTINGS)
+    expected.feed(*interleaved(rng, groups), *marks)
+
+    other = Host(**SETTINGS)
+    at, cursors = 0, [b"[-1,{}]"]
+    while at < len(expected.log):
+        until = at + rng.randint(1, 5)
+        other.handle(expected.log[at:until])
+        at = until
+        cursors.append(other.state.get(b"c") or b"")
+        if rng.random() < 0.3:
+            other.state.put(b"c", rng.choice(cursors))
+            other.restart()
+    assert as_set(other.outputs) == as_set(expected.outputs)
+    assert len(other.outputs) == len(expected.outputs)
+
+
 def test_state_is_written_once_for_each_trajectory() -> None:
     """The changelog is linear in what comes: a large group does not write its earlier members again."""
     host = Host(batch_groups=100)

@@ -17,7 +17,7 @@ from headrace.cli.assets import asset
 from headrace.cli.stack.clickhouse import ClickHouseServer
 from headrace.schemas import codec as codec_module
 from headrace.schemas.codec import Codec
-from headrace.schemas.records import BatchShard, Record, ResourceVersion, Reward, Span, Trajectory
+from headrace.schemas.records import Record, Reward, Span, Trajectory
 from headrace.schemas.registry import LockedIds, WriterSchema
 from headrace.schemas.topics import TopicSpec, topic_specs
 from headrace.schemas.versions import newest
@@ -321,32 +321,6 @@ def test_an_older_version_gets_the_defaults_of_what_it_did_not_know(
         "SELECT value, name, kind, about_sequence_id FROM rewards_log ORDER BY value"
     ).result_rows
     assert rows == [(1.5, "outcome", "reward", None), (2.5, "outcome", "reward", None)]
-
-
-def test_lineage_leads_from_a_version_back_to_the_spans(client: Client, writer: ClickHouseWriter) -> None:
-    trajectory = assemble(FULL)
-    version = ResourceVersion(name="policy", version=8, kind="weights", trained_on=("batch-1",), time=TIME)
-    shard = BatchShard(
-        batch_id="batch-1",
-        shard=0,
-        num_shards=1,
-        manifest_hash="h",
-        source_partition=0,
-        last_offset=0,
-        trajectories=(trajectory,),
-        time=TIME,
-    )
-    spans = [record for record in FULL if isinstance(record, Span)]
-    for records in ([version], [shard], [trajectory], spans):
-        assert writer.write(batch_of(spec_of(type(records[0])), encoded(*records))) == []
-    rows = client.query(
-        "SELECT resource_name, resource_version, batch_id, attempt_id, step, sequence_id, span_id, reward "
-        "FROM lineage ORDER BY step"
-    ).result_rows
-    assert rows == [
-        ("policy", 8, "batch-1", trajectory.attempt_id, t.step, t.sequence_id, t.span_id, 1.0)
-        for t in trajectory.transitions
-    ]
 
 
 def test_spans_are_late_by_where_they_stand_in_the_log(client: Client, writer: ClickHouseWriter) -> None:

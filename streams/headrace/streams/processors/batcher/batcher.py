@@ -79,6 +79,10 @@ class Batcher:
         # All are decoded before anything changes, so that a registry that is away changes nothing.
         decoded = [(record, self._decode(record)) for record in records]
         part = self._partitions[partition]
+        if records and records[0].offset > part.cursor + 1:
+            # What is before was committed, so it was handled. The cursor is behind it where a process that
+            # was frozen woke and wrote its old one after another had taken over.
+            part = self._recover(partition, state, at_least=records[0].offset - 1)
         for key in part.leftovers:
             state.delete(key)
         part.leftovers.clear()
@@ -120,11 +124,15 @@ class Batcher:
 
     def assigned(self, partition: int, state: State) -> None:
         self.revoked(partition)
-        self._partitions[partition] = _Partition(*self._store.recover(state))
+        self._recover(partition, state)
 
     def revoked(self, partition: int) -> None:
         self._partitions.pop(partition, None)
         self._store.finished.revoked(partition)
+
+    def _recover(self, partition: int, state: State, *, at_least: int = -1) -> _Partition:
+        part = self._partitions[partition] = _Partition(*self._store.recover(state, at_least=at_least))
+        return part
 
     # --- groups --------------------------------------------------------------------------------------
 

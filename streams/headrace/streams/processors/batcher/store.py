@@ -86,9 +86,11 @@ class GroupStore:
             assert entry is not None  # noqa: S101  written when the member was added
             yield self._codec.decode(entry[1:], Trajectory), len(entry) - 1
 
-    def recover(self, state: State) -> Recovered:
+    def recover(self, state: State, *, at_least: int = -1) -> Recovered:
+        """`at_least`: up to there the log is known to have been handled, whatever the cursor says."""
         value = state.get(_CURSOR)
         cursor, newest = orjson.loads(value) if value is not None else (-1, {})
+        cursor = max(cursor, at_least)
         groups: dict[bytes, Group] = {}
         leftovers: list[bytes] = []
         for key, value in state.scan(_GROUP):
