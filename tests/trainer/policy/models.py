@@ -49,15 +49,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
 MODELS = tuple(CONFIGS)
 
 
-def config_of(name: str, **changes: object) -> PretrainedConfig:
+def config_of(name: str, **changes: Any) -> PretrainedConfig:
     family = name.removesuffix("-tied")
-    config: PretrainedConfig = AutoConfig.for_model(family, **_SIZES, **CONFIGS[name], **changes)
+    config: PretrainedConfig = AutoConfig.for_model(family, **{**_SIZES, **CONFIGS[name], **changes})
     return config
 
 
-def write_model(folder: Path, name: str, *, with_weights: bool = True) -> Path:
+def write_model(folder: Path, name: str, *, with_weights: bool = True, **changes: Any) -> Path:
     """With norms and biases that differ from where they begin, so that a mistake in them shows."""
-    config = config_of(name)
+    config = config_of(name, **changes)
     folder.mkdir(parents=True)
     config.save_pretrained(folder)
     if with_weights:

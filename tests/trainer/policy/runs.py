@@ -36,8 +36,9 @@ def run_steps(policy: Policy, first: int = 0, after: Callable[[int], None] | Non
 
 
 def run_model(parallel: Parallel, folder: Path, checkpoint: Path | None = None) -> Result:
-    policy = Policy(folder, parallel, SETTINGS)
+    policy = Policy(folder, parallel, SETTINGS, dtype=torch.float32)
     logprobs = policy.logprobs(batches(0)[policy.dp_rank :: policy.dp_size])
+    logprobs = [tensor.cpu() for tensor in logprobs]
     loaded = policy.hf_state_dict()
 
     def save(num_steps: int) -> None:
@@ -50,7 +51,7 @@ def run_model(parallel: Parallel, folder: Path, checkpoint: Path | None = None) 
 
 
 def resume(parallel: Parallel, folder: Path, checkpoint: Path) -> dict[str, torch.Tensor] | None:
-    policy = Policy(folder, parallel, SETTINGS)
+    policy = Policy(folder, parallel, SETTINGS, dtype=torch.float32)
     policy.load(checkpoint)
     run_steps(policy, first=policy.num_steps)
     return policy.hf_state_dict()

@@ -79,11 +79,14 @@ class Optimizer:
         )
         self._optimizer: DistributedOptimizer = chained.chained_optimizers[0]
         self.num_steps = 0
-        self._is_torch = isinstance(self._optimizer.optimizer, torch.optim.Optimizer) and (
-            type(self._optimizer.optimizer).__module__.startswith("torch.")
-        )
-        if self._is_torch:
-            _begin_state(self._optimizer)
+        inner = self._optimizer.optimizer
+        # With Transformer Engine it is that one's own.
+        self._is_torch = isinstance(inner, torch.optim.AdamW)
+        # While there is no state, a checkpoint can't be made: of a model that was never trained, say.
+        if not self._is_torch:
+            self._optimizer.init_state_fn(inner, self._optimizer.config)
+        else:
+            _begin_state(inner)
             self._optimizer._set_main_param_and_optimizer_states = MethodType(_set_state, self._optimizer)  # noqa: SLF001
 
     def zero_grad(self) -> None:
@@ -137,11 +140,11 @@ def _finalize(model: list[torch.nn.Module], _num_tokens: object, **others: Any) 
 # parts of DistributedOptimizer (0.16.1) don't expect it. The next three functions stand in for them.
 
 
-def _begin_state(optimizer: DistributedOptimizer) -> None:
-    """Its state_dict fails while there is no state: a model that was never trained couldn't be saved."""
-    for group in optimizer.optimizer.param_groups:
+def _begin_state(optimizer: torch.optim.AdamW) -> None:
+    """Megatron's own leaves `step` out."""
+    for group in optimizer.param_groups:
         for parameter in group["params"]:
-            optimizer.optimizer.state[parameter] = {
+            optimizer.state[parameter] = {
                 "step": torch.tensor(0.0),
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
