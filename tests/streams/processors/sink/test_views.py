@@ -1,6 +1,6 @@
 """The views of training on real ClickHouse: groups, batches, validation, lineage back to a prompt."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -40,8 +40,8 @@ class Tables:
             logged = LogRecord(topic, 0, at, EPOCH_MS, record.key, CODEC.encode(record, topic))
             assert self._writer.write(Batch(spec, topic, 0, at, at, [logged])) == []
 
-    def rows(self, statement: str) -> Sequence[Sequence[Any]]:
-        return self._client.query(statement).result_rows
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        return list(self._client.query(statement).result_rows)
 
 
 @pytest.fixture
