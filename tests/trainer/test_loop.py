@@ -104,16 +104,22 @@ def settings_for(model: Path, output: Path, **tables: Any) -> TrainSettings:
 
 
 def a_group(
-    name: str, rng: random.Random, *, version: int = 1, outcomes: Sequence[float] = (0.0, 1.0)
+    name: str,
+    rng: random.Random,
+    *,
+    version: int = 1,
+    outcomes: Sequence[float] = (0.0, 1.0),
+    resource: str | None = "policy",
 ) -> list[Trajectory]:
     found = []
+    origin = {"resource_name": resource, "resource_version": version}
     for number, outcome in enumerate(outcomes):
         prompt = [rng.randrange(300) for _ in range(rng.randrange(3, 9))]
         first = [rng.randrange(300) for _ in range(rng.randrange(1, 5))]
         second = [*prompt, *first, rng.randrange(300)]
         calls = [
-            a_call(prompt, first, resource_version=version, response_logprobs=tuple(-5.0 for _ in first)),
-            a_call(second, [7], resource_version=version, response_logprobs=(-5.5,)),
+            a_call(prompt, first, response_logprobs=tuple(-5.0 for _ in first), **origin),
+            a_call(second, [7], response_logprobs=(-5.5,), **origin),
         ]
         found.append(a_trajectory(*calls, name=f"{name}-{number}", group_id=name, outcome=outcome))
     return found

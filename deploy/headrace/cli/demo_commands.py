@@ -35,9 +35,9 @@ STORY = {
 SELECT resource_version AS version, num_attempts AS attempts, round(mean_reward, 3) AS mean_reward
 FROM reward_by_version WHERE resource_name = 'policy' ORDER BY version""",
     "Where the trainer's time went": """\
-SELECT part, round(sum(seconds), 1) AS seconds,
-       round(100 * sum(seconds) / sum(sum(seconds)) OVER (), 1) AS percent
-FROM train_steps ARRAY JOIN mapKeys(durations_s) AS part, mapValues(durations_s) AS seconds
+SELECT part, round(sum(spent), 1) AS seconds,
+       round(100 * sum(spent) / sum(sum(spent)) OVER (), 1) AS percent
+FROM train_steps ARRAY JOIN mapKeys(durations_s) AS part, mapValues(durations_s) AS spent
 GROUP BY part ORDER BY seconds DESC""",
     "What became of groups": """\
 SELECT status, ifNull(reason, '') AS reason, count() AS number FROM groups
