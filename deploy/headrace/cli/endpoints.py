@@ -6,7 +6,7 @@ Whoever can't be reached is reported with its address and with what that address
 from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
-from pydantic_settings import BaseSettings
+from pydantic_settings import BaseSettings, SettingsError
 
 from headrace.cli.stack.settings import StackSettings
 from headrace.cli.stack.state import Endpoints, running_endpoints
@@ -47,6 +47,9 @@ def read_settings(kind: type[SettingsT]) -> SettingsT:
     """The settings as the environment has them; FatalError names the variable that is wrong."""
     try:
         return kind()
+    except SettingsError as error:
+        # A list or an object that is no JSON; its message names the field.
+        raise FatalError(f"{kind.model_config.get('env_prefix', '')}…: {error}") from error
     except ValidationError as error:
         prefix = kind.model_config.get("env_prefix", "")
         problems = [

@@ -38,7 +38,9 @@ _NAMES = {"upstream": "upstreams", "keys": "keys_file"}
 @click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65535), help="0 takes any that is free.  [default: 8500]")
 @click.option(
-    "--weights", metavar="NAME", help="The resource whose versions the engines follow.  [default: policy]"
+    "--weights",
+    metavar="NAME",
+    help="The resource whose versions the engines follow; empty for none.  [default: policy]",
 )
 @click.option("--keys", type=_PATH, metavar="FILE", help="API keys; without, only loopback is listened on.")
 @click.option("--allow-anonymous", is_flag=True, default=None, help="Listen elsewhere without keys.")

@@ -43,6 +43,7 @@ def run(kafka: KafkaSettings, settings: ProxySettings, codec: Codec | None = Non
     0: told to stop; running calls have ended or are cut, and every span is in Kafka. 1: something is not.
     """
     check(settings)
+    settings = settings.model_copy(update={"weights": settings.weights or None})
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_run(kafka, settings, codec or Codec()))
 

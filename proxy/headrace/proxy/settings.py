@@ -24,7 +24,7 @@ class ProxySettings(BaseSettings):
     """vllm gives token ids and takes new weights; openai is any compatible API: kept, never trained on."""
     upstream_api_key: SecretStr | None = None
     weights: str | None = "policy"
-    """The resource whose versions the engines follow; None: none."""
+    """The resource whose versions the engines follow; None, or empty: none."""
     keys_file: Path | None = None
     """Of API keys; None: whoever reaches the proxy may use it, so only loopback is listened on."""
     allow_anonymous: bool = False
