@@ -34,7 +34,11 @@ CORE = (
     "headrace/streams/runner",
     "headrace/cli/main.py",
 )
-OPTIONAL = {"headrace.streams.runner.otel", "headrace.streams.runner.prometheus"}
+OPTIONAL = {
+    "headrace.streams.client.feed_prometheus",
+    "headrace.streams.runner.otel",
+    "headrace.streams.runner.prometheus",
+}
 """Imported only where their extra is there."""
 IMPORT = "import importlib, json, sys; importlib.import_module({!r}); print(json.dumps(list(sys.modules)))"
 
