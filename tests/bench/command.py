@@ -2,10 +2,12 @@
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
-from tests.bench import assembler, freshness, memory, proxy, publisher, rollouts, sink, span_store
+import structlog
+from tests.bench import assembler, freshness, memory, proxy, publisher, rollouts, sink, span_store, trainer
 from tests.bench.figures import GROUPS, SETS, Figure, median, select
 from tests.bench.parts import Parts, parts, say
 
@@ -18,6 +20,8 @@ Bench = Callable[[Parts, float], Iterator[Figure]]
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
+    # What parts log, the trainer's and the feeder's, is no figure.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     scale = QUICK if options.quick else options.scale
     with_peer = not (options.quick or options.no_peer)
     benches: Mapping[str, Bench] = {
@@ -28,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "span_store": partial(span_store.bench, with_peer=with_peer),
         "rollouts": partial(rollouts.bench, with_peer=with_peer),
         "proxy": partial(proxy.bench, with_peer=with_peer),
+        "trainer": trainer.bench,
         "memory": memory.bench,
     }
     try:

@@ -22,6 +22,14 @@ GROUPS = {
         "proxy_stream_added_p50_ms_16",
         "proxy_requests_per_s",
     ),
+    "trainer": (
+        "train_tokens_per_s",
+        "publish_to_served_s",
+        "loop_generation_percent",
+        "loop_training_percent",
+        "loop_sync_percent",
+        "loop_idle_percent",
+    ),
     "memory": (
         "assembler_rss_start_mb",
         "assembler_rss_end_mb",
@@ -34,7 +42,8 @@ GROUPS = {
 """The figures of each group, in the order in which they are printed."""
 
 SETS = {"log": ("publisher", "assembler", "sink", "freshness", "span_store")}
-"""Names for several groups. `rollouts`, `proxy` and `memory`, which takes minutes, have their own names."""
+"""Names for several groups. Those that take minutes, `rollouts`, `proxy`, `trainer` and `memory`, have only
+their own."""
 
 _LEAST_COST = 0.01
 """What a line can show. A difference of two measurements can come out as less, even below 0."""

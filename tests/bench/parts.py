@@ -40,9 +40,10 @@ class Lane:
     def group(self, processor: str) -> str:
         return f"{self.kafka.topic_prefix}-{processor}"
 
-    def start(self, processor: str, *arguments: str, **environment: str) -> ProcessorProcess:
-        """The processor, or the runner, as a process of its own; stopped with the lane, if not before."""
-        env = {
+    @property
+    def environment(self) -> dict[str, str]:
+        """By which a process finds them."""
+        return {
             "HEADRACE_KAFKA_BOOTSTRAP_SERVERS": self.kafka.bootstrap_servers,
             "HEADRACE_KAFKA_TOPIC_PREFIX": self.kafka.topic_prefix,
             "HEADRACE_CLICKHOUSE_HOST": self.clickhouse.host,
@@ -50,8 +51,11 @@ class Lane:
             "HEADRACE_CLICKHOUSE_DATABASE": self.clickhouse.database,
             "HEADRACE_HOST_STATE_DIR": str(self.folder / "state"),
         }
+
+    def start(self, processor: str, *arguments: str, **environment: str) -> ProcessorProcess:
+        """The processor, or the runner, as a process of its own; stopped with the lane, if not before."""
         folder = self.folder / processor
-        process = ProcessorProcess(processor, folder, env=env | environment, arguments=arguments)
+        process = ProcessorProcess(processor, folder, env=self.environment | environment, arguments=arguments)
         return self.processes.enter_context(process)
 
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 LINE = re.compile(r"bench ([a-z0-9_]+) (-?[0-9.]+) (\S+)( peer [a-z0-9_]+ [0-9.]+ ratio [0-9.]+)?")
 
 
-def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+def bench(*arguments: str, limit_s: float = 240) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tests.bench", *arguments],
         cwd=ROOT,
@@ -20,7 +20,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=limit_s,
     )
 
 
@@ -57,6 +57,23 @@ def test_the_proxy_is_measured_and_each_of_its_calls_found_in_kafka() -> None:
     values = {match[1]: float(match[2]) for match in found if match}
     # What is added is a difference: how it comes out on a busy machine is not looked at.
     assert values["proxy_requests_per_s"] > 0
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(900)
+def test_the_trainer_is_measured_and_its_loop_closes() -> None:
+    done = bench("--quick", "--only", "trainer", limit_s=840)
+    assert done.returncode == 0, done.stderr
+    found = [LINE.fullmatch(line) for line in done.stdout.splitlines()]
+    assert [match[1] for match in found if match] == list(GROUPS["trainer"])
+    assert [match[1] for match in found if match and match[4]] == ["train_tokens_per_s"]
+    values = {match[1]: float(match[2]) for match in found if match}
+    assert values["train_tokens_per_s"] > 0
+    assert values["publish_to_served_s"] > 0
+    # Each is rounded by itself.
+    assert sum(value for name, value in values.items() if name.startswith("loop_")) == pytest.approx(
+        100, abs=2
+    )
 
 
 @pytest.mark.integration
