@@ -272,7 +272,7 @@ def check_waits(
 
 
 def stop_runners(scene: Scene) -> None:
-    """A runner may report its own end of an attempt long after the dispatcher's: only a drained one is silent."""
+    """A runner may report its own end long after the dispatcher's: only a drained one is silent."""
     for runner in scene.runners:
         runner.stop()
         assert runner.exit_status == 0, runner.tail()

@@ -88,6 +88,9 @@ class Scene:
         found = [CODEC.decode(record.value, TrainStep) for record in records]
         return [step for step in found if step.run_id == run]
 
+    def wait_for_steps(self, run: str, number: int) -> None:
+        wait_until(lambda: len(self.steps(run)) >= number, what=f"{number} steps", timeout_s=START_S)
+
     def versions(self, run: str) -> list[ResourceVersion]:
         with Tail(self.kafka, name="test") as tail:
             places = tail.places(topic_name(ResourceVersion, self.kafka.topic_prefix))
@@ -130,9 +133,7 @@ def test_killed_at_random_points(scene: Scene) -> None:
             # Anywhere: while it loads, on the way to the next step, in the middle of a checkpoint.
             done = max(done, len(scene.steps("killed")))
             wanted = min(done + rng.randrange(3), 2 * kill + 2)
-            wait_until(
-                lambda wanted=wanted: len(scene.steps("killed")) >= wanted, what="steps", timeout_s=START_S
-            )  # type: ignore[misc]
+            scene.wait_for_steps("killed", wanted)
             trainer.kill()
             print(f"killed after {len(scene.steps('killed'))} steps in the log")
         trainer.start()
