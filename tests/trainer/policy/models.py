@@ -15,7 +15,9 @@ from headrace.trainer.sample import LossOutput, MicroBatch
 # Divides by no number of ranks but 1.
 VOCABULARY = 97
 NUM_STEPS = 4
-SETTINGS = OptimizerSettings(lr=2e-3, weight_decay=0.1, max_grad_norm=0.5)
+# Adam divides a gradient by its own size: with its usual eps, one that is nothing but rounding would move a
+# weight as far as any other.
+SETTINGS = OptimizerSettings(lr=2e-3, weight_decay=0.1, max_grad_norm=0.5, eps=1e-6)
 
 _SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY,

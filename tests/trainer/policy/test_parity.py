@@ -109,7 +109,7 @@ def assert_same(
 def assert_close(found: dict[str, torch.Tensor] | None, wanted: dict[str, torch.Tensor]) -> None:
     assert found is not None
     # A tied head is in Hugging Face's own state dict, and not in what is exported.
-    torch.testing.assert_close(found, {name: wanted[name] for name in found}, atol=2e-5, rtol=0)
+    torch.testing.assert_close(found, {name: wanted[name] for name in found}, atol=TOLERANCE, rtol=0)
 
 
 def assert_fresh(ranks: list[dict[str, Any]], models: Path) -> None:

@@ -41,11 +41,10 @@ class _TokenStatistics(torch.autograd.Function):
         temperature: float,
         group: dist.ProcessGroup,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        scaled_NV = logits_NV.float() / temperature
-        max_N = scaled_NV.amax(dim=-1)
+        max_N = logits_NV.amax(dim=-1).float()
         if group.size() > 1:
             dist.all_reduce(max_N, op=dist.ReduceOp.MAX, group=group)
-        scaled_NV -= max_N[:, None]
+        scaled_NV = _scaled(logits_NV, max_N, temperature)
         column_N, is_here_N = _columns(targets_N, first, logits_NV.shape[1])
         target_N = scaled_NV.gather(1, column_N[:, None])[:, 0].where(is_here_N, 0.0)
         exp_NV = scaled_NV.exp()
@@ -54,7 +53,8 @@ class _TokenStatistics(torch.autograd.Function):
             dist.all_reduce(sums_3N, group=group)
         target_N, sum_N, weighted_N = sums_3N
         entropy_N = sum_N.log() - weighted_N / sum_N
-        ctx.save_for_backward(logits_NV, targets_N, max_N + sum_N.log(), entropy_N)
+        normalizer_N = max_N + sum_N.log() * temperature
+        ctx.save_for_backward(logits_NV, targets_N, normalizer_N, entropy_N)
         ctx.first, ctx.temperature = first, temperature
         return target_N - sum_N.log(), entropy_N
 
@@ -66,15 +66,22 @@ class _TokenStatistics(torch.autograd.Function):
     ) -> tuple[torch.Tensor, None, None, None, None]:
         """By logit times temperature: [is target] - p for logprobs, -p (log p + entropy) for entropies."""
         logits_NV, targets_N, normalizer_N, entropy_N = ctx.saved_tensors
-        logp_NV = logits_NV.float() / ctx.temperature
-        logp_NV -= normalizer_N[:, None]
+        logp_NV = _scaled(logits_NV, normalizer_N, ctx.temperature)
         grad_NV = logp_NV.exp()
         logp_NV += entropy_N[:, None]
         logp_NV *= -entropy_grad_N[:, None]
         grad_NV *= logp_NV.sub_(logprobs_grad_N[:, None])
         column_N, is_here_N = _columns(targets_N, ctx.first, logits_NV.shape[1])
         grad_NV.scatter_add_(1, column_N[:, None], logprobs_grad_N.where(is_here_N, 0.0)[:, None])
-        return (grad_NV / ctx.temperature).to(logits_NV.dtype), None, None, None, None
+        if ctx.temperature != 1.0:
+            grad_NV /= ctx.temperature
+        return grad_NV.to(logits_NV.dtype), None, None, None, None
+
+
+def _scaled(logits_NV: torch.Tensor, zero_N: torch.Tensor, temperature: float) -> torch.Tensor:
+    """(logits - zero) / temperature in float32, in memory of its own."""
+    scaled_NV = logits_NV - zero_N[:, None]
+    return scaled_NV if temperature == 1.0 else scaled_NV.div_(temperature)
 
 
 def _columns(targets_N: torch.Tensor, first: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -20,6 +20,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.utils.checkpoint import checkpoint
 from transformers import PretrainedConfig
 
+from headrace.trainer.policy.attention import CausalAttention
 from headrace.trainer.policy.config import Positions, Shape, transformer_config
 from headrace.trainer.policy.distribution import token_statistics
 from headrace.trainer.policy.norm import MarkedRMSNorm
@@ -139,8 +140,9 @@ def _layer_spec(config: TransformerConfig, parallel: Parallel) -> ModuleSpec | T
     layer = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=config.qk_layernorm)
     layer.submodules.input_layernorm = MarkedRMSNorm
     layer.submodules.pre_mlp_layernorm = MarkedRMSNorm
+    attention = layer.submodules.self_attention.submodules
+    attention.core_attention = CausalAttention
     if config.qk_layernorm:
-        attention = layer.submodules.self_attention.submodules
         attention.q_layernorm = attention.k_layernorm = MarkedRMSNorm
     num_layers = config.num_layers // parallel.pp_size
     return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=MarkedRMSNorm)
