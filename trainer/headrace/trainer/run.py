@@ -6,11 +6,11 @@ from contextlib import ExitStack
 
 import structlog
 import torch
-from headrace.streams.client.batch_consumer import BatchConsumer
 from rich.console import Console
 
 from headrace.schemas.codec import Codec
 from headrace.schemas.errors import FatalError
+from headrace.streams.client.batch_consumer import BatchConsumer
 from headrace.streams.client.publisher import Publisher
 from headrace.streams.settings import KafkaSettings
 from headrace.trainer.algorithms import make_algorithm
