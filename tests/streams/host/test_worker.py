@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from prometheus_client import CollectorRegistry
 
+from headrace.schemas.errors import FatalError
 from headrace.streams.host.metrics import HostMetrics
 from headrace.streams.host.worker import Worker
 from headrace.streams.processor import LogRecord, Output, State
@@ -30,13 +31,16 @@ class Fetched:
 class Journal:
     events: list[str]
     fails_at: str = ""
+    ends: dict[int, int] = field(default_factory=dict)
+    """By partition, where the changelog ends; 41 after the first append."""
 
     async def publish(self, outputs: Sequence[Output]) -> None:
         await self._do(f"publish {len(outputs)}")
 
     async def append(self, partition: int, changes: Sequence[Change]) -> int | None:
         await self._do(f"append {partition}: {len(changes)}")
-        return 41
+        self.ends[partition] = self.ends.get(partition, 41 - len(changes)) + len(changes)
+        return self.ends[partition]
 
     async def _do(self, what: str) -> None:
         self.events.append(f"{what} sent")
@@ -182,3 +186,33 @@ def test_assignment_replaces_the_one_before(bench: Bench) -> None:
     ]
     assert asyncio.run(bench.worker.process({A1: [Fetched("a", 1, 4)]})) == {}
     assert bench.events[-1] == "revoked 1"
+
+
+@pytest.mark.parametrize(
+    ("frozen_s", "foreign", "ends"),
+    [
+        pytest.param(30.0, 5, True, id="frozen, and another wrote"),
+        pytest.param(30.0, 0, False, id="frozen, and nobody did"),
+        pytest.param(1.0, 5, False, id="interrupted by one that was frozen"),
+    ],
+)
+def test_state_that_another_has_taken_over_is_not_kept(frozen_s: float, foreign: int, ends: bool) -> None:  # noqa: FBT001
+    """C12: what it lacks would else be hidden by an offset that is behind it."""
+    events: list[str] = []
+    now = [100.0]
+    journal, stores = Journal(events), Stores(events)
+    metrics = HostMetrics("recorder", CollectorRegistry())
+    worker = Worker(
+        Recorder(events), journal, stores, metrics, monotonic=lambda: now[0], session_timeout_s=10.0
+    )
+    worker.assign({0, 1}, {A0: 0, B0: 0, A1: 0})
+    asyncio.run(worker.process({A0: [Fetched("a", 0, 0)]}))
+    now[0] += frozen_s
+    journal.ends[0] += foreign
+    if ends:
+        with pytest.raises(FatalError, match="another process has taken over partition 0"):
+            asyncio.run(worker.process({A0: [Fetched("a", 0, 1)]}))
+        assert worker.positions.committable() == {A0: 1}
+    else:
+        asyncio.run(worker.process({A0: [Fetched("a", 0, 1)]}))
+        assert worker.positions.committable() == {A0: 2}

@@ -83,7 +83,7 @@ def build(
         changelog=changelog_name(processor, kafka),
         batch_bytes=settings.changelog_batch_bytes,
     )
-    app.worker = Worker(processor, journal, app.store, metrics)
+    app.worker = Worker(processor, journal, app.store, metrics, session_timeout_s=settings.session_timeout_s)
     app.hand_back_timeout_s = settings.rebalance_timeout_s * 0.75
     app.tables.add(Table(app, name=TABLE, key_type=bytes, value_type=bytes, partitions=partitions))
     app.topics.add(app.topic(*processor.topics, key_type=bytes, value_type=bytes))

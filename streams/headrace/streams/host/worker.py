@@ -13,10 +13,12 @@ before it happens again after the restart: the same outputs, the same changes.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from headrace.schemas.errors import FatalError
 from headrace.streams.host.lag import PartitionLag
 from headrace.streams.host.metrics import HostMetrics
 from headrace.streams.host.positions import Positions
@@ -65,7 +67,10 @@ class Worker:
         metrics: HostMetrics,
         *,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+        session_timeout_s: float = math.inf,
     ) -> None:
+        """`session_timeout_s`: one that was frozen for longer may have been replaced meanwhile."""
         self.lock = asyncio.Lock()
         self.positions = Positions()
         self.lags: dict[tuple[str, int], PartitionLag] = {}
@@ -75,6 +80,12 @@ class Worker:
         self._metrics = metrics
         self._clock = clock
         self._assigned: set[int] = set()
+        self._monotonic = monotonic
+        self._session_timeout_s = session_timeout_s
+        self._awake_at = monotonic()
+        self._was_frozen = False
+        self._appended: dict[int, int] = {}
+        """Where in the changelog this assignment's last changes are."""
 
     @property
     def assigned(self) -> frozenset[int]:
@@ -86,6 +97,7 @@ class Worker:
         """Process what is admitted of the fetched records; return the offsets to seek to before more is."""
         async with self.lock:
             began_s = time.monotonic()
+            self._wake()
             rewinds: dict[tuple[str, int], int] = {}
             admitted: dict[tuple[str, int], Sequence[FetchedRecord]] = {}
             for tp, records in fetched.items():
@@ -102,6 +114,7 @@ class Worker:
     async def tick(self) -> None:
         """Let the processor's clock act; nothing happens while no partition is assigned."""
         async with self.lock:
+            self._wake()
             if self._assigned:
                 await self._publish(self._processor.tick(int(self._clock() * 1000)))
 
@@ -120,6 +133,8 @@ class Worker:
         for partition in sorted(self._assigned):
             self._processor.revoked(partition)
         self._assigned.clear()
+        self._appended.clear()
+        self._was_frozen = False
         self.positions.clear()
         self.lags = {}
         self._metrics.partitions.set(0)
@@ -146,8 +161,32 @@ class Worker:
     async def _keep(self, changes: Mapping[int, Sequence[Change]]) -> None:
         offsets = await asyncio.gather(*(self._journal.append(p, changed) for p, changed in changes.items()))
         for (partition, changed), offset in zip(changes.items(), offsets, strict=True):
+            self._check_alone(partition, len(changed), offset)
             self._stores.apply(partition, changed, offset)
             self._metrics.changes.inc(len(changed))
+
+    def _wake(self) -> None:
+        """The clock's tick comes twice a second: what is longer than a session between two was no work."""
+        now = self._monotonic()
+        self._was_frozen = self._was_frozen or now - self._awake_at > self._session_timeout_s
+        self._awake_at = now
+
+    def _check_alone(self, partition: int, num_changes: int, offset: int | None) -> None:
+        """FatalError if this process was frozen, and another has written to the changelog meanwhile.
+
+        Its state lacks what the other wrote, and must not be kept under an offset that says otherwise. The
+        other, whose changes are interrupted by ours, goes on.
+        """
+        self._wake()
+        before = self._appended.pop(partition, None)
+        if offset is None:
+            return
+        if self._was_frozen and before is not None and offset != before + num_changes:
+            raise FatalError(
+                f"another process has taken over partition {partition} of {self._processor.name} meanwhile: "
+                "this one ends, and recovers its state when it is started again"
+            )
+        self._appended[partition] = offset
 
     async def _publish(self, outputs: Sequence[Output]) -> None:
         if not outputs:
