@@ -80,7 +80,7 @@ print(len(topic_specs()), count > 20)
 """
     file, counts = run_installed("-c", program).splitlines()
     assert Path(file) == installed / "headrace/schemas/codec.py"
-    assert counts == "11 True"
+    assert counts == "12 True"
 
 
 def test_the_command_works_from_the_wheel(run_installed: Run) -> None:
