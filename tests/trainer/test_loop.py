@@ -253,3 +253,14 @@ def test_several_steps_a_batch(model: Path, parallel: Parallel, tmp_path: Path) 
     assert state.step == 12
     # Passed within a batch; and the rest at the end.
     assert [step for step, _ in outlet.versions] == [0, 8, 12]
+
+
+def test_supervised_training_through_the_same_loop(model: Path, parallel: Parallel, tmp_path: Path) -> None:
+    """On the responses of rollouts that did well; the others are left alone."""
+    outlet, made = Outlet(), batches(4)
+    settings = settings_for(model, tmp_path, algorithm={"name": "sft", "min_outcome": 0.5})
+    state, _ = run(settings, parallel, [made[0]] * 4, outlet)
+    assert (state.step, state.num_batches) == (4, 4)
+    losses = [report.metrics["loss"] for report in outlet.reports]
+    assert losses == sorted(losses, reverse=True)
+    assert len(set(losses)) == 4
