@@ -98,7 +98,7 @@ class Bench:
     registry: CollectorRegistry
 
     def start(self) -> None:
-        self.worker.assign({0, 1}, {A0: 0, B0: 0, A1: 0})
+        self.worker.assign({0, 1}, {A0: 0, B0: 0, A1: 0}, {0: 40, 1: 40})
         self.events.clear()
 
 
@@ -173,8 +173,8 @@ def test_tick_publishes_only_while_partitions_are_assigned(bench: Bench) -> None
 
 def test_assignment_replaces_the_one_before(bench: Bench) -> None:
     bench.stores[1].put(b"x", b"y")
-    bench.worker.assign({0, 1}, {A0: 3, A1: 0})
-    bench.worker.assign({1}, {A1: 4})
+    bench.worker.assign({0, 1}, {A0: 3, A1: 0}, {0: 40, 1: 40})
+    bench.worker.assign({1}, {A1: 4}, {1: 40})
     bench.worker.release()
     assert bench.events == [
         "assigned 0: 0",
@@ -188,6 +188,7 @@ def test_assignment_replaces_the_one_before(bench: Bench) -> None:
     assert bench.events[-1] == "revoked 1"
 
 
+@pytest.mark.parametrize("appended_before", [0, 1])
 @pytest.mark.parametrize(
     ("frozen_s", "foreign", "ends"),
     [
@@ -196,7 +197,12 @@ def test_assignment_replaces_the_one_before(bench: Bench) -> None:
         pytest.param(1.0, 5, False, id="interrupted by one that was frozen"),
     ],
 )
-def test_state_that_another_has_taken_over_is_not_kept(frozen_s: float, foreign: int, ends: bool) -> None:  # noqa: FBT001
+def test_state_that_another_has_taken_over_is_not_kept(
+    frozen_s: float,
+    foreign: int,
+    ends: bool,  # noqa: FBT001
+    appended_before: int,
+) -> None:
     """C12: what it lacks would else be hidden by an offset that is behind it."""
     events: list[str] = []
     now = [100.0]
@@ -205,14 +211,16 @@ def test_state_that_another_has_taken_over_is_not_kept(frozen_s: float, foreign:
     worker = Worker(
         Recorder(events), journal, stores, metrics, monotonic=lambda: now[0], session_timeout_s=10.0
     )
-    worker.assign({0, 1}, {A0: 0, B0: 0, A1: 0})
-    asyncio.run(worker.process({A0: [Fetched("a", 0, 0)]}))
+    worker.assign({0, 1}, {A0: 0, B0: 0, A1: 0}, {0: 40, 1: 40})
+    if appended_before:
+        asyncio.run(worker.process({A0: [Fetched("a", 0, 0)]}))
     now[0] += frozen_s
-    journal.ends[0] += foreign
+    journal.ends[0] = 40 + appended_before + foreign
     if ends:
         with pytest.raises(FatalError, match="another process has taken over partition 0"):
-            asyncio.run(worker.process({A0: [Fetched("a", 0, 1)]}))
-        assert worker.positions.committable() == {A0: 1}
+            asyncio.run(worker.process({A0: [Fetched("a", 0, appended_before)]}))
+        assert worker.positions.committable() == ({A0: 1} if appended_before else {})
+        assert len([event for event in events if event.startswith("store 0")]) == appended_before
     else:
-        asyncio.run(worker.process({A0: [Fetched("a", 0, 1)]}))
-        assert worker.positions.committable() == {A0: 2}
+        asyncio.run(worker.process({A0: [Fetched("a", 0, appended_before)]}))
+        assert worker.positions.committable() == {A0: appended_before + 1}

@@ -25,7 +25,8 @@ What was found in its code, and how it is closed:
   batch until it succeeds, in order and without copies.
 
 Left as it is: a process that was frozen for longer than the session timeout may, when it wakes, still append
-the changes that it was about to append. Only transactions would fence it off.
+the changes that it was about to append. Only transactions would fence it off. It then ends, and its successor
+goes on (`worker.py`).
 """
 
 import asyncio
@@ -142,7 +143,8 @@ class Consumer(driver.Consumer):  # type: ignore[misc]
         sources = [tp for tp in self.assignment() if not self._is_changelog_tp(tp)]
         start = await self._thread.seek_to_start(sources)
         if self.app.rebalancing_count == self._round:
-            self.app.worker.assign({tp.partition for tp in sources}, start)
+            recovered = self.app.tables.recovery.recovered()
+            self.app.worker.assign({tp.partition for tp in sources}, start, recovered)
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
         self._round = self.app.rebalancing_count
@@ -200,6 +202,10 @@ class ChangelogRecovery(Recovery):  # type: ignore[misc]
         self.active_offsets[tp] = last
         self._applied += len(new)
         self._maybe_end()
+
+    def recovered(self) -> dict[int, int]:
+        """Return, by partition, the offset of the last change that the state has; -1 for none."""
+        return {tp.partition: self.active_offsets[tp] for tp in self.active_tps}
 
     @property
     def progress(self) -> tuple[int, int]:

@@ -85,7 +85,7 @@ class Worker:
         self._awake_at = monotonic()
         self._was_frozen = False
         self._appended: dict[int, int] = {}
-        """Where in the changelog this assignment's last changes are."""
+        """By partition, where in the changelog the last change is that its state has."""
 
     @property
     def assigned(self) -> frozenset[int]:
@@ -118,9 +118,18 @@ class Worker:
             if self._assigned:
                 await self._publish(self._processor.tick(int(self._clock() * 1000)))
 
-    def assign(self, partitions: Iterable[int], start: Mapping[tuple[str, int], int]) -> None:
-        """Begin with these partition numbers, their state recovered, at these offsets."""
+    def assign(
+        self,
+        partitions: Iterable[int],
+        start: Mapping[tuple[str, int], int],
+        recovered: Mapping[int, int],
+    ) -> None:
+        """Begin with these partition numbers at these offsets.
+
+        `recovered`: by partition, the changelog offset of the last change that its state has; -1 for none.
+        """
         self.release()
+        self._appended = dict(recovered)
         for partition in sorted(partitions):
             self._processor.assigned(partition, ReadOnly(self._stores[partition]))
             self._assigned.add(partition)
@@ -134,7 +143,6 @@ class Worker:
             self._processor.revoked(partition)
         self._assigned.clear()
         self._appended.clear()
-        self._was_frozen = False
         self.positions.clear()
         self.lags = {}
         self._metrics.partitions.set(0)
@@ -181,6 +189,7 @@ class Worker:
         before = self._appended.pop(partition, None)
         if offset is None:
             return
+        # One that was frozen once is suspect from then on, whichever way its partitions came back to it.
         if self._was_frozen and before is not None and offset != before + num_changes:
             raise FatalError(
                 f"another process has taken over partition {partition} of {self._processor.name} meanwhile: "
