@@ -17,6 +17,7 @@ class FakeAdmin:
         self.is_up = True
         self.is_paused = False
         self.is_sound = True
+        self.samples_as_told = True
         self.has_stale_cache = False
         self.weights: Path | None = None
         self.done: list[str] = []
@@ -66,6 +67,12 @@ class FakeAdmin:
         if not self.is_sound:
             self.is_up = False
             raise EngineError("it died")
+
+    async def gives_sampled_logprobs(self) -> bool:
+        await asyncio.sleep(0)
+        if not self.is_up:
+            raise EngineError("it can't be reached")
+        return self.samples_as_told
 
     async def _begin(self, what: str) -> None:
         await asyncio.sleep(0)

@@ -150,7 +150,10 @@ class _Answer:
     def logprobs(self, what: Said, start: int, end: int) -> Json | None:
         if not self.has_logprobs:
             return None
-        pairs = list(zip(what.words[start:end], what.logprobs[start:end], strict=True))
+        logprobs = what.logprobs[start:end]
+        if self.request.get("logit_bias"):
+            logprobs = (0.0,) * len(logprobs)
+        pairs = list(zip(what.words[start:end], logprobs, strict=True))
         if self.is_chat:
             return {
                 "content": [

@@ -189,6 +189,14 @@ async def test_faults_of_the_upstream(upstream_url: str, kind: str, status: int,
         assert await proxy.close(path) == {"last_sequence_id": 1, "failure": None}
 
 
+async def test_an_engine_whose_logprobs_are_of_another_distribution(upstream_url: str) -> None:
+    async with a_proxy(upstream_url) as proxy:
+        (engine,) = proxy.parts.engines
+        engine.gives_sampled_logprobs = False
+        assert (await proxy.chat(proxy.open())).status_code == 200
+        assert generation_of(proxy.spans()[0]).why_untrainable() == "raw_logprobs"
+
+
 async def test_the_upstreams_errors_come_through(upstream_url: str) -> None:
     async with a_proxy(upstream_url) as proxy:
         response = await proxy.chat(proxy.open(), fault={"kind": "http_400"})

@@ -148,6 +148,7 @@ def whole(**changes: Any) -> dict[str, Any]:
             whole(logprobs={"token_logprobs": [None, -1.0, -1.0, -1.0]}), {}, "logprobs_invalid", id="echo"
         ),
         pytest.param(whole(), {"problem": "client_disconnected"}, "client_disconnected", id="cut"),
+        pytest.param(whole(), {"has_raw_logprobs": True}, "raw_logprobs", id="of another distribution"),
         pytest.param(whole(), {"request": {"use_beam_search": True}}, "beam_search", id="beams"),
     ],
 )

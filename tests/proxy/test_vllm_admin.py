@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,7 @@ def test_weights_are_loaded_while_paused(admin: Callable[[], Entered], models: C
             await engine.reset_prefix_cache()
             await engine.resume()
             await engine.probe()
+            assert await engine.gives_sampled_logprobs()
             # It does not know what it was given.
             assert await engine.weight_version() == "policy@1"
 
@@ -111,13 +112,22 @@ def test_a_failed_load_is_mended_by_another(
 
 
 @asynccontextmanager
-async def answering(status: int, body: bytes, *, wait_s: float = 0) -> AsyncIterator[VllmAdmin]:
-    """An engine that answers everything so."""
+async def answering(status: int, body: bytes, *, hangs: bool = False) -> AsyncIterator[VllmAdmin]:
+    """An engine that answers everything so, or nothing."""
 
     async def answer(_: web.Request) -> web.Response:
-        await asyncio.sleep(wait_s)
+        if hangs:
+            await asyncio.Event().wait()
         return web.Response(status=status, body=body)
 
+    async with answered_by(answer, timeout_s=0.2 if hangs else 5) as admin:
+        yield admin
+
+
+@asynccontextmanager
+async def answered_by(
+    answer: Callable[[web.Request], Awaitable[web.Response]], timeout_s: float = 5
+) -> AsyncIterator[VllmAdmin]:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -127,7 +137,7 @@ async def answering(status: int, body: bytes, *, wait_s: float = 0) -> AsyncIter
     try:
         async with admin_session() as session:
             port = runner.addresses[0][1]
-            yield VllmAdmin("e0", f"http://127.0.0.1:{port}", session, timeout_s=0.2 if wait_s else 5)
+            yield VllmAdmin("e0", f"http://127.0.0.1:{port}", session, timeout_s=timeout_s)
     finally:
         await runner.cleanup()
 
@@ -154,7 +164,7 @@ def test_an_engines_words_are_in_the_error_within_bounds(status: int, body: byte
 
 def test_an_engine_that_is_not_there_or_does_not_answer() -> None:
     async def test() -> None:
-        async with answering(200, b"{}", wait_s=30) as engine:
+        async with answering(200, b"{}", hangs=True) as engine:
             with pytest.raises(EngineError, match="e0 did not answer /pause in time"):
                 await engine.pause()
         async with admin_session() as session:
@@ -169,7 +179,10 @@ def test_an_engine_that_is_not_there_or_does_not_answer() -> None:
     ("body", "message"),
     [
         (b'{"data": [{"id": "m"}]}', "generated nothing"),
-        (b'{"choices": [{"logprobs": {"token_logprobs": [null]}}]}', "no finite logprobs"),
+        (
+            b'{"choices": [{"token_ids": [1], "logprobs": {"token_logprobs": [null]}}]}',
+            "no finite logprobs",
+        ),
         (b'{"choices": [{"logprobs": {"token_logprobs": []}}]}', "generated nothing"),
     ],
 )
@@ -180,6 +193,35 @@ def test_a_probe_that_shows_nothing_fails(body: bytes, message: str) -> None:
                 await engine.probe()
 
     run(test)
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "sampled"),
+    [
+        pytest.param((-2.5, -2.5), False, id="a bias that does not count"),
+        pytest.param((-2.5, -1e-6), True, id="a bias that counts"),
+        pytest.param((-1e-6, -1e-6), True, id="certain anyhow"),
+    ],
+)
+def test_logprobs_are_of_what_is_sampled_if_a_bias_counts(
+    logprobs: tuple[float, float],
+    sampled: bool,  # noqa: FBT001
+) -> None:
+    biases: list[object] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.method == "GET":
+            return web.json_response({"data": [{"id": "m"}]})
+        biases.append((await request.json()).get("logit_bias"))
+        choice = {"token_ids": [17], "logprobs": {"token_logprobs": [logprobs[len(biases) - 1]]}}
+        return web.json_response({"choices": [choice]})
+
+    async def test() -> None:
+        async with answered_by(answer) as engine:
+            assert await engine.gives_sampled_logprobs() is sampled
+
+    run(test)
+    assert biases == [None, {"17": 100}]
 
 
 # --- new weights in vLLM ----------------------------------------------------------------------------------

@@ -303,6 +303,24 @@ def test_a_suspect_is_looked_at_at_once(tmp_path: Path) -> None:
     run(test)
 
 
+@pytest.mark.parametrize("word", ["default", "policy@1", "loading policy@1"])
+def test_an_engine_is_asked_what_its_logprobs_are_of_whenever_it_started(tmp_path: Path, word: str) -> None:
+    async def test() -> None:
+        fleet = Fleet(tmp_path, word)
+        (admin,), (engine,) = fleet.admins, fleet.all
+        admin.samples_as_told = False
+        fleet.publish(1)
+        async with fleet.serving(1):
+            assert engine.gives_sampled_logprobs is False
+            admin.samples_as_told = True
+            admin.restart()
+            await until(lambda: engine.state != "serving")
+            await until(lambda: fleet.serves(1))
+            assert engine.gives_sampled_logprobs is True
+
+    run(test)
+
+
 def test_an_engine_that_can_not_be_reached_is_out_till_it_can(tmp_path: Path) -> None:
     async def test() -> None:
         fleet = Fleet(tmp_path)

@@ -179,6 +179,7 @@ class ModelCall:
             with_token_ids=lease.engine.gives_token_ids,
         )
         call.engine = lease.engine.name
+        call.has_raw_logprobs = lease.engine.gives_sampled_logprobs is False
         if lease.version is not None:
             call.resource_name, call.resource_version = lease.version
         headers = upstream.headers(

@@ -61,6 +61,8 @@ class Engine:
         self.gives_token_ids = is_managed if gives_token_ids is None else gives_token_ids
         self.state: EngineState = "starting" if is_managed else "serving"
         self.version: Version | None = None
+        self.gives_sampled_logprobs: bool | None = None
+        """Its logprobs are of the distribution that it samples from; None where nobody knows."""
         self.reason = ""
         """Why it is out."""
         self.attention = asyncio.Event()

@@ -12,8 +12,8 @@ import structlog
 from headrace.proxy.engines import Engine, Engines
 from headrace.proxy.settings import ProxySettings
 from headrace.proxy.upstream import Upstream, UpstreamFailedError, UpstreamTimeoutError
-from headrace.proxy.vllm_admin import VllmAdmin, admin_session
-from headrace.proxy.weights import Versions, WeightsFollower
+from headrace.proxy.vllm_admin import EngineError, VllmAdmin, admin_session
+from headrace.proxy.weights import Versions, WeightsFollower, look_at_logprobs
 from headrace.schemas.errors import FatalError
 
 Kind = Literal["managed", "vllm", "openai"]
@@ -51,6 +51,12 @@ async def start_engines(
         def admin(engine: Engine) -> VllmAdmin:
             return VllmAdmin(engine.name, engine.url, session, headers=upstream.headers())
 
+        for engine in engines:
+            if engine.gives_token_ids and not engine.is_managed:
+                try:
+                    await look_at_logprobs(engine, admin(engine))
+                except EngineError as error:
+                    log.warning("logprobs not looked at", engine=engine.name, reason=str(error))
         async with WeightsFollower(
             engines,
             versions,

@@ -19,6 +19,7 @@ from headrace.schemas.records import Generation, Span
 from headrace.streams.ingest import gen_ai
 
 LOGPROBS_INVALID = "logprobs_invalid"
+RAW_LOGPROBS = "raw_logprobs"
 NO_CHOICES = "no_choices"
 BEAM_SEARCH = "beam_search"
 USAGE_MISMATCH = "usage_mismatch"
@@ -53,6 +54,8 @@ class Call:
     engine: str = ""
     resource_name: str | None = None
     resource_version: int | None = None
+    has_raw_logprobs: bool = False
+    """The engine's logprobs are not of the distribution that it samples from."""
     status_code: int | None = None
     """Of the upstream's answer."""
     first_chunk: datetime | None = None
@@ -139,7 +142,7 @@ def _why_untrainable(call: Call, capture: Capture, choice: CapturedChoice) -> st
         return BEAM_SEARCH
     if not capture.adds_up:
         return USAGE_MISMATCH
-    return None
+    return RAW_LOGPROBS if call.has_raw_logprobs else None
 
 
 def _finite(logprobs: Sequence[Any]) -> tuple[tuple[float, ...], bool]:

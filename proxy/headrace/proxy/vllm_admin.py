@@ -19,6 +19,8 @@ from headrace.schemas.errors import RetryableError
 _MAX_WORDS = 300
 _CACHE_TRIES = 20
 _CACHE_RETRY_S = 0.1
+_MAX_BIAS = 100
+_NEARLY_CERTAIN = -1e-2
 
 
 class EngineError(RetryableError):
@@ -46,6 +48,9 @@ class EngineAdmin(Protocol):
 
     async def probe(self) -> None:
         """Generate a token: weights that are not whole fail here, or give no finite logprob."""
+
+    async def gives_sampled_logprobs(self) -> bool:
+        """Whether logprobs are those of the distribution that tokens are sampled from."""
 
 
 def admin_session() -> aiohttp.ClientSession:
@@ -103,15 +108,36 @@ class VllmAdmin:
         await self._ask("POST", "/resume")
 
     async def probe(self) -> None:
+        await self._sample({})
+
+    async def gives_sampled_logprobs(self) -> bool:
+        # vLLM's default, raw_logprobs, takes no heed of temperature, penalties and biases. With all weight
+        # put on it a token has a logprob of nearly 0, unless that does not count.
+        token, logprob = await self._sample({})
+        _, biased = await self._sample({"logit_bias": {str(token): _MAX_BIAS}})
+        return biased > _NEARLY_CERTAIN or logprob > _NEARLY_CERTAIN
+
+    async def _sample(self, parameters: Mapping[str, Any]) -> tuple[int, float]:
+        """One token and its logprob."""
         models = (await self._ask("GET", "/v1/models")).get("data") or [{}]
-        body = {"model": models[0].get("id"), "prompt": [0], "max_tokens": 1, "logprobs": 0, "temperature": 1}
+        body = {
+            "model": models[0].get("id"),
+            "prompt": [0],
+            "max_tokens": 1,
+            "logprobs": 0,
+            "temperature": 1,
+            "return_token_ids": True,
+            **parameters,
+        }
         answer = await self._ask("POST", "/v1/completions", body)
         try:
-            logprob = answer["choices"][0]["logprobs"]["token_logprobs"][0]
+            choice = answer["choices"][0]
+            token, logprob = choice["token_ids"][0], choice["logprobs"]["token_logprobs"][0]
         except (LookupError, TypeError):
             raise EngineError(f"{self._name} generated nothing when it was probed") from None
         if not isinstance(logprob, float | int) or not math.isfinite(logprob):
             raise EngineError(f"{self._name} gives no finite logprobs: its weights are not sound")
+        return token, logprob
 
     async def _ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout_s: float | None = None

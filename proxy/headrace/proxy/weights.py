@@ -20,6 +20,8 @@ from headrace.proxy.weight_files import BadWeightsError, WeightFiles, verify
 from headrace.schemas.records import ResourceVersion
 from headrace.streams.runner.mailbox import Mailbox
 
+_LOADING = "loading "
+
 log = structlog.get_logger(__name__)
 
 
@@ -121,8 +123,11 @@ class WeightsFollower:
             return
         try:
             says = await self._admins[engine].weight_version()
+            if engine.gives_sampled_logprobs is None and not says.startswith(_LOADING):
+                await look_at_logprobs(engine, self._admins[engine])
         except EngineError as error:
             self._says.pop(engine, None)
+            engine.gives_sampled_logprobs = None
             if not _is_updating(engine):
                 self._take_out(engine, str(error))
             return
@@ -140,6 +145,7 @@ class WeightsFollower:
         if engine.state == "serving":
             if has != engine.version:
                 self._take_out(engine, f"it has restarted: it serves {says!r} now")
+                engine.gives_sampled_logprobs = None
         elif engine.num_calls and has != engine.version:
             self._take_out(engine, "calls from before its restart have not ended")
         elif wanted is None or (has is not None and has.name == wanted.name):
@@ -204,6 +210,8 @@ class WeightsFollower:
             return
         try:
             await _load(self._admins[engine], target, files)
+            if engine.gives_sampled_logprobs is None:
+                await look_at_logprobs(engine, self._admins[engine])
         except (EngineError, BadWeightsError) as error:
             self._take_out(engine, f"{target} could not be loaded: {error}")
             self._postpone(engine)
@@ -219,6 +227,17 @@ class WeightsFollower:
         self._retry_at[what] = asyncio.get_running_loop().time() + self._retry_s
 
 
+async def look_at_logprobs(engine: Engine, admin: EngineAdmin) -> None:
+    """EngineError if it can't be found out."""
+    engine.gives_sampled_logprobs = await admin.gives_sampled_logprobs()
+    if not engine.gives_sampled_logprobs:
+        log.warning(
+            "logprobs are not of what is sampled: calls are recorded as untrainable; start vLLM with "
+            "--logprobs-mode processed_logprobs",
+            engine=engine.name,
+        )
+
+
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:
     # wait_for of Python 3.11 can lose a cancellation.
     with suppress(TimeoutError):
@@ -232,7 +251,7 @@ def _is_updating(engine: Engine) -> bool:
 
 async def _load(admin: EngineAdmin, target: Version, files: WeightFiles) -> None:
     """Into an engine without calls. After an error it must not serve."""
-    await admin.set_weight_version(f"loading {target}")
+    await admin.set_weight_version(_LOADING + str(target))
     await admin.pause()
     await admin.load(files.folder)
     if not files.is_unchanged():

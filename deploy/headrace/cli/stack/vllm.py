@@ -72,6 +72,8 @@ class VllmServer(Service):
         command += ["--host", LOOPBACK, "--port", str(self.port), "--max-num-seqs", str(self.max_num_seqs)]
         # Logprobs of the distribution that was sampled from: the default takes no heed of the temperature.
         command += ["--dtype", "float32", "--enforce-eager", "--logprobs-mode", "processed_logprobs"]
+        # Nor are the model's own defaults for sampling anybody's choice.
+        command += ["--generation-config", "vllm"]
         # One line for each call, and others say what was asked for.
         command += ["--disable-uvicorn-access-log", "--no-enable-log-requests"]
         if self.max_model_len is not None:
