@@ -46,7 +46,10 @@ def test_locking_again_changes_nothing(avro_folder: Path) -> None:
 
 def test_locking_from_nothing_gives_every_record_an_id(avro_folder: Path) -> None:
     (avro_folder / versions.LOCK_FILE).unlink()
-    assert versions.lock_all() == [f"{record} 1" for record in sorted(RECORDS)]
+    expected = [
+        f"{record} {each.version}" for record in sorted(RECORDS) for each in versions.versions(record)
+    ]
+    assert versions.lock_all() == expected
     assert versions.changed_since_lock() == []
 
 

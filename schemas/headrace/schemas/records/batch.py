@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import Field, FiniteFloat
 
 from headrace.schemas.records.base import Count, Identifier, Int32, Record, Timestamp
 from headrace.schemas.records.trajectory import Trajectory
@@ -26,5 +26,9 @@ class BatchShard(Record):
     """Of trajectories, whose groups these are."""
     last_offset: Count
     """In there, of the record that made the batch's newest group ready."""
+    settled_outcome_sum: FiniteFloat = 0.0
+    """Over accepted rollouts of all groups for training that were settled on that partition since the batch
+    before, in this batch or in none: how well the policy does, even where groups that all do are left out."""
+    settled_num_outcomes: Count = 0
     trajectories: tuple[Trajectory, ...]
     time: Timestamp

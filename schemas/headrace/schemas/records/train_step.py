@@ -1,4 +1,4 @@
-"""TrainStep: what one optimizer step did."""
+"""TrainStep: what a trainer did with a batch: its optimizer steps, or none."""
 
 from typing import ClassVar
 
@@ -15,6 +15,10 @@ class TrainStep(Record):
     algorithm: Identifier
     policy_version: Count
     batch_ids: tuple[str, ...]
+    num_batches: Count = 0
+    """Of the run, that are behind the trainer, these included: what tells reports of one `step` apart."""
+    num_steps: Count | None = None
+    """Optimizer steps on these batches, 0 where nothing in them could be trained on; None: not said."""
     num_trajectories: Count = 0
     num_tokens: Count = 0
     metrics: dict[str, float] = {}

@@ -6,14 +6,15 @@ from typing import Any
 import pytest
 from clickhouse_connect.driver.client import Client
 from tests.builders import CODEC, EPOCH_MS, TIME, Attempt
+from tests.schemas.golden import examples
 from tests.streams.processors.batcher.scene import Host, pair, trajectory
 from tests.streams.processors.test_assembler import assemble
 
 from headrace.cli.assets import asset
 from headrace.cli.stack.clickhouse import ClickHouseServer
-from headrace.schemas.records import GroupVerdict, Record, ResourceVersion, Trajectory
+from headrace.schemas.records import GroupVerdict, Record, ResourceVersion, TrainStep, Trajectory
 from headrace.schemas.topics import topic_of
-from headrace.streams.clickhouse import connect, migrate
+from headrace.streams.clickhouse import connect, migrate, migrations
 from headrace.streams.processor import LogRecord
 from headrace.streams.processors.batcher.batcher import make_mark
 from headrace.streams.processors.batcher.group import DEADLINE, Group
@@ -28,17 +29,33 @@ class Tables:
 
     def __init__(self, client: Client, settings: ClickHouseSettings) -> None:
         self._client = client
+        self._settings = settings
         self._writer = ClickHouseWriter(client, settings, CODEC)
         self._next: dict[str, int] = {}
 
     def write(self, *records: Record) -> None:
         for record in records:
-            spec = topic_of(type(record))
-            topic = spec.full_name("headrace")
-            at = self._next.get(topic, 0)
-            self._next[topic] = at + 1
-            logged = LogRecord(topic, 0, at, EPOCH_MS, record.key, CODEC.encode(record, topic))
-            assert self._writer.write(Batch(spec, topic, 0, at, at, [logged])) == []
+            topic = topic_of(type(record)).full_name("headrace")
+            self.write_bytes(type(record), record.key, CODEC.encode(record, topic))
+
+    def write_bytes(self, record: type[Record], key: bytes, value: bytes) -> None:
+        spec = topic_of(record)
+        topic = spec.full_name("headrace")
+        at = self._next.get(topic, 0)
+        self._next[topic] = at + 1
+        logged = LogRecord(topic, 0, at, EPOCH_MS, key, value)
+        assert self._writer.write(Batch(spec, topic, 0, at, at, [logged])) == []
+
+    def migrate_again(self, name: str) -> None:
+        """As after a migration that was cut short before it was known as applied."""
+        folder = asset("clickhouse")
+        (found,) = (each for each in migrations(folder) if each.name == name)
+        database = self._settings.database
+        self._client.command(
+            f"ALTER TABLE {database}.migrations DELETE WHERE number >= {found.number}",
+            settings={"mutations_sync": 2},
+        )
+        assert f"{found.number:04} {name}" in migrate(self._settings, folder)
 
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
         return list(self._client.query(statement).result_rows)
@@ -93,10 +110,35 @@ def test_what_became_of_groups_and_batches(tables: Tables) -> None:
         "SELECT batch_id, num_groups, num_rollouts, num_transitions, num_tokens, mean_outcome, "
         "policy_version_min, policy_version_max, max_staleness, trained_versions FROM batch_statistics"
     ) == [(shard.batch_id, 2, 4, 4, 20, 0.375, 1, 1, 0, ["policy@2"])]
+    assert tables.rows("SELECT settled_outcome_sum, settled_num_outcomes FROM batches") == [(1.5, 4)]
     assert tables.rows("SELECT * FROM validation_by_version") == [("val", 1, 1, 2, 2, 0.75)]
     # Marks are in the table, and in no view.
     assert tables.rows("SELECT count() FROM trajectories_log WHERE kind = 'closed'") == [(1,)]
     assert tables.rows("SELECT count() FROM trajectories") == [(9,)]
+
+
+def test_a_batch_without_a_step_is_a_row_of_its_own(tables: Tables) -> None:
+    """The run's step is as before it; what is written twice is one row all the same."""
+
+    def step(batch_id: str, **fields: Any) -> TrainStep:
+        return TrainStep(
+            run_id="r", algorithm="grpo", policy_version=1, batch_ids=(batch_id,), time=TIME, **fields
+        )
+
+    trained = step("a", step=3, num_batches=4, num_steps=3)
+    skipped = [step(name, step=3, num_batches=number, num_steps=0) for name, number in (("b", 5), ("c", 6))]
+    tables.write(trained, *skipped, skipped[0])
+    tables.migrate_again("skipped_batches")
+    tables.write(trained, skipped[0])
+    (diverged,) = (each for each in examples() if str(each) == "TrainStep-1-diverged")
+    tables.write_bytes(TrainStep, b"run", bytes.fromhex(diverged.hex))
+    found = tables.rows("SELECT run_id, step, num_batches, num_steps, batch_ids FROM train_steps")
+    assert sorted(found) == [
+        ("r", 3, 4, 3, ["a"]),
+        ("r", 3, 5, 0, ["b"]),
+        ("r", 3, 6, 0, ["c"]),
+        ("run", 1, 0, None, []),
+    ]
 
 
 def test_lineage_leads_from_a_version_to_the_spans_and_the_prompt(tables: Tables) -> None:
