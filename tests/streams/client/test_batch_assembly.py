@@ -35,6 +35,8 @@ def shards_of(*names: str, last_offset: int, source: int = 0, each: int = 1) -> 
             policy_version_max=5,
             source_partition=source,
             last_offset=last_offset,
+            settled_outcome_sum=2.5,
+            settled_num_outcomes=7,
             trajectories=part,
             time=TIME,
         )
@@ -64,6 +66,7 @@ def test_a_batch_is_its_groups_with_their_trajectories() -> None:
     assert [len(group.trajectories) for group in batch.groups] == [2, 2]
     assert [group.task_id for group in batch.groups] == ["task of a", "task of b"]
     assert (batch.policy_version_min, batch.policy_version_max, batch.time) == (3, 5, TIME)
+    assert (batch.settled_outcome_sum, batch.settled_num_outcomes) == (2.5, 7)
     assert (len(batch.trajectories), batch.num_tokens) == (4, 20)
     assert batch.offsets == {f"{BATCHES}:0": 4, f"{TRAJECTORIES}:0": 10} == made.offsets
 

@@ -36,6 +36,11 @@ class Batch:
     """The oldest weights that any of its trainable calls came from."""
     policy_version_max: int | None
     time: datetime
+    settled_outcome_sum: float = 0.0
+    """Over accepted rollouts of all groups for training that were settled since the batch before, those
+    included that are in no batch since all did alike: how well the policy does by now."""
+    settled_num_outcomes: int = 0
+    """0 from a batcher that does not say."""
     offsets: dict[str, int] = field(default_factory=dict)
     """Where reading goes on after it: for a checkpoint, and for `BatchConsumer.seek`. JSON-able."""
 
@@ -70,6 +75,8 @@ def make_batch(shards: Sequence[BatchShard], offsets: Mapping[str, int]) -> Batc
         policy_version_min=first.policy_version_min,
         policy_version_max=first.policy_version_max,
         time=first.time,
+        settled_outcome_sum=first.settled_outcome_sum,
+        settled_num_outcomes=first.settled_num_outcomes,
         offsets=dict(offsets),
     )
 

@@ -104,6 +104,90 @@ def test_without_outcomes_it_is_the_credited_rewards_that_differ() -> None:
     assert host.verdicts["g"].outcome_mean is None
 
 
+@pytest.mark.parametrize(
+    ("rule", "rewards", "reason"),
+    [
+        pytest.param("per_step@1", [(0.0, 1.0), (1.0, 1.0)], None, id="sums differ"),
+        pytest.param("per_step@1", [(1.0,), (1.0, 1.0)], None, id="sums of equal rewards differ"),
+        pytest.param("per_step@1", [(0.0, 1.0), (0.5, 0.5)], None, id="rewards of one sum differ"),
+        pytest.param("per_step@1", [(0.0, 1.0), (1.0, 0.0)], "no_contrast", id="the same in another order"),
+        pytest.param("per_step@1", [(None, 1.0), (1.0,)], "no_contrast", id="a call without one"),
+        pytest.param("outcome@1", [(1.0,), (1.0, 1.0)], "no_contrast", id="one outcome, more calls"),
+    ],
+)
+def test_with_equal_outcomes_it_is_the_credited_rewards_that_may_differ(
+    rule: str, rewards: list[tuple[float | None, ...]], reason: str | None
+) -> None:
+    host = Host(batch_groups=1)
+    for number, each in enumerate(rewards):
+        calls = tuple(transition(step, reward=reward) for step, reward in enumerate(each))
+        host.feed(trajectory("g", number, 1.0, transitions=calls, credit_rule=rule))
+    assert host.reasons() == {"g": reason}
+
+
+def settled(host: Host) -> list[tuple[float, int]]:
+    return [(shard.settled_outcome_sum, shard.settled_num_outcomes) for shard in host.shards]
+
+
+def test_a_batch_says_how_all_groups_did_that_were_settled_since_the_one_before() -> None:
+    """Those that are in it, and those that are in none for whatever reason; but for validation."""
+    host = Host(batch_groups=1, max_staleness=4)
+    host.feed(*pair("alike", 1.0, 1.0), *pair("val", mode="val"), *pair("a", 0.0, 0.5))
+    failed = [trajectory("failed", number, 9.0, accepted=False) for number in range(2)]
+    seen = trajectory("other", 0, transitions=(transition(resource_version=9),), mode="val")
+    host.feed(*failed, seen, *pair("stale", 0.0, 0.25), trajectory("late", 0, 0.125), deadline("late"))
+    fresh = (transition(resource_version=9),)
+    host.feed(*pair("b", 0.0, 1.0, transitions=fresh), *pair("c", 0.5, 0.25, transitions=fresh))
+    assert host.batches == [["a"], ["b"], ["c"]]
+    assert settled(host) == [(2.5, 4), (1.375, 5), (0.75, 2)]
+
+
+def test_a_group_that_does_not_fit_counts_in_the_batch_that_it_is_in() -> None:
+    host = Host(batch_groups=9, batch_tokens=25)
+    host.feed(*pair("a"), *pair("b", 0.0, 0.5), *pair("c", 0.0, 0.25), batch_wait("c"))
+    assert settled(host) == [(1.5, 4), (0.25, 2)]
+
+
+@pytest.mark.parametrize("num_changes", range(12))
+def test_a_batch_that_is_made_again_says_the_same_of_what_was_settled(num_changes: int) -> None:
+    """G5: the process dies anywhere in a call that closes two batches, and then again."""
+    expected, host = Host(batch_groups=1), Host(batch_groups=1)
+    head, tail = [*pair("alike", 1.0, 1.0), *pair("too", 0.5, 0.5)], [*pair("a"), *pair("b", 0.0, 0.25)]
+    for each in (expected, host):
+        each.feed(*head)
+    expected.feed(*tail, *pair("more", 0.5, 0.5), *pair("c"))
+    records = host.append(*tail)
+    host.handle(records, num_changes=num_changes)
+    host.handle(records, num_changes=num_changes + 3)
+    host.handle(records)
+    host.restart()
+    host.feed(*pair("more", 0.5, 0.5), *pair("c"))
+    assert settled(expected) == [(4.0, 6), (0.25, 2), (2.0, 4)]
+    assert {shard.batch_id: shard for shard in host.shards} == {
+        each.batch_id: each for each in expected.shards
+    }
+    assert len({shard.model_dump_json() for shard in host.shards}) == 3
+    assert dict(host.state.scan(b"")) == dict(expected.state.scan(b""))
+
+
+def test_a_state_that_says_nothing_of_what_was_settled_begins_with_the_groups_that_wait() -> None:
+    """It is of an earlier version of the batcher."""
+    host = Host(batch_groups=2)
+    host.feed(*pair("a", 0.0, 0.5))
+    for key, _ in list(host.state.scan(b"s")):
+        host.state.delete(key)
+    host.restart()
+    host.feed(*pair("b"))
+    assert settled(host) == [(1.5, 4)]
+
+
+def test_outcomes_too_large_to_add_up_are_left_out() -> None:
+    host = Host(batch_groups=1)
+    huge = 1.7e308
+    host.feed(*pair("huge", huge, huge), *pair("a"))
+    assert settled(host) == [(1.0, 2)]
+
+
 @pytest.mark.parametrize(("version", "reason"), [(2, "stale"), (3, None)])
 def test_staleness_counts_from_the_oldest_call_to_the_newest_version_in_the_log(
     version: int, reason: str | None
@@ -192,9 +276,9 @@ def test_finished_groups_are_forgotten_but_for_a_mark() -> None:
     host = Host(finished_retention_s=100.0)
     host.feed(*pair("a"), *pair("b"), *pair("c", 1.0, 1.0))
     assert host.batcher.num_open == 0
-    assert sorted({key[:1] for key, _ in host.state.scan(b"")}) == [b"c", b"e", b"f"]
+    assert sorted({key[:1] for key, _ in host.state.scan(b"")}) == [b"c", b"e", b"f", b"s"]
     host.feed(trajectory("z"), time_ms=EPOCH_MS + 10 * 60_000)
-    assert [key[:1] for key, _ in host.state.scan(b"")] == [b"c", b"g", b"m"]
+    assert [key[:1] for key, _ in host.state.scan(b"")] == [b"c", b"g", b"m", b"s"]
 
 
 def test_an_id_that_begins_another_is_another_group() -> None:

@@ -22,6 +22,7 @@ from headrace.schemas.topics import topic_name
 from headrace.streams.processor import LogRecord, Output, State
 from headrace.streams.processors.batcher.group import DEADLINE, Group, Member, seen_versions
 from headrace.streams.processors.batcher.settings import BatcherSettings
+from headrace.streams.processors.batcher.settled import Settled
 from headrace.streams.processors.batcher.shards import Sized, make_shards
 from headrace.streams.processors.batcher.store import GroupStore
 from headrace.streams.processors.dead_letters import KEY_MISMATCH, dead_letter
@@ -46,6 +47,8 @@ class _Partition:
     open: dict[str, Group] = field(default_factory=dict)
     pending: dict[str, Group] = field(default_factory=dict)
     """In the batch that is being filled, in the order of readiness."""
+    settled: Settled = field(default_factory=Settled)
+    """Since the last batch."""
     leftovers: list[bytes] = field(default_factory=list)
     marked_ms: dict[str, int] = field(default_factory=dict)
     """When a group's mark was written: should it not come back, it is written again."""
@@ -188,6 +191,7 @@ class Batcher:
         group.staleness = group.staleness_at(part.newest)
         reason = group.why_excluded(self.settings)
         if reason is not None:
+            self._keep_settled(part, part.settled.plus(group, record.offset), state)
             yield self._verdict(record, group, reason=reason)
             self._store.finish(group, record.offset, record.timestamp_ms, state)
             return
@@ -195,6 +199,7 @@ class Batcher:
         if part.pending and num_tokens + group.num_tokens > self.settings.batch_tokens:
             yield from self._close_batch(part, record, state)
             num_tokens = 0
+        self._keep_settled(part, part.settled.plus(group, record.offset), state)
         part.pending[group.group_id] = group
         self._store.put_pending(group, state)
         is_full = num_tokens + group.num_tokens >= self.settings.batch_tokens
@@ -210,8 +215,10 @@ class Batcher:
             versions=(min(low for low, _ in found), max(high for _, high in found)) if found else None,
             source_partition=record.partition,
             last_offset=max(group.ready_offset for group in groups),
+            settled=part.settled,
             time=_time(record.timestamp_ms),
         )
+        self._keep_settled(part, Settled(record.offset), state)
         self.counts["batches"] += 1
         for shard in shards:
             yield self._output(shard)._replace(partition=_BATCH_PARTITION)
@@ -220,6 +227,11 @@ class Batcher:
             self._store.finish(group, record.offset, record.timestamp_ms, state)
             part.marked_ms.pop(group.group_id, None)
         part.pending.clear()
+
+    def _keep_settled(self, part: _Partition, settled: Settled, state: State) -> None:
+        if settled != part.settled:
+            self._store.put_settled(part.settled, settled, state)
+            part.settled = settled
 
     # --- records -------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Group: the finished rollouts of one task, and whether they may train. Pure."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
@@ -16,6 +16,9 @@ STALE = "stale"
 NO_CONTRAST = "no_contrast"
 TOO_LARGE = "too_large"
 
+OUTCOME = "outcome@1"
+"""The credit rule by which each call has the outcome: there, how many calls there were is no contrast."""
+
 
 def mode_reason(mode: Mode) -> str:
     """Why a group that is for validation or test does not train."""
@@ -29,8 +32,8 @@ class Member(NamedTuple):
     offset: int
     accepted: bool
     outcome: float | None = None
-    score: float | None = None
-    """The outcome, or else the sum of the credited rewards."""
+    credited: tuple[float, ...] = ()
+    """The rewards of its calls, in order of size."""
     num_tokens: int = 0
     num_trainable: int = 0
     oldest: Mapping[str, int] = {}
@@ -48,7 +51,7 @@ class Member(NamedTuple):
             offset,
             accepted=True,
             outcome=trajectory.outcome,
-            score=trajectory.outcome if trajectory.outcome is not None else _sum(rewards),
+            credited=tuple(sorted(set(rewards) if trajectory.credit_rule == OUTCOME else rewards)),
             num_tokens=num_tokens(trajectory),
             num_trainable=sum(t.trainable for t in trajectory.transitions),
             oldest={name: min(found) for name, found in versions.items()},
@@ -87,6 +90,16 @@ class Group:
         return [member for _, member in sorted(self.members.items()) if member.accepted]
 
     @property
+    def has_contrast(self) -> bool:
+        """Whether outcomes, or the rewards credited to calls, differ from rollout to rollout."""
+        return len({(member.outcome, member.credited) for member in self.accepted}) > 1
+
+    @property
+    def outcomes(self) -> list[float]:
+        """Of accepted rollouts that have one."""
+        return [member.outcome for member in self.accepted if member.outcome is not None]
+
+    @property
     def num_tokens(self) -> int:
         return sum(member.num_tokens for member in self.accepted)
 
@@ -108,7 +121,7 @@ class Group:
             (len(accepted) < settings.min_rollouts, TOO_FEW),
             (not any(member.num_trainable for member in accepted), NO_TRAINABLE_CALLS),
             (settings.max_staleness is not None and (self.staleness or 0) > settings.max_staleness, STALE),
-            (settings.require_contrast and len({member.score for member in accepted}) < 2, NO_CONTRAST),
+            (settings.require_contrast and not self.has_contrast, NO_CONTRAST),
             (self.num_tokens > settings.batch_tokens, TOO_LARGE),
         )
         return next((reason for is_so, reason in applies if is_so), None)
@@ -121,7 +134,7 @@ class Group:
 
     def outcome_statistics(self) -> tuple[float, float] | None:
         """Mean and population's standard deviation; None where there are none, or no finite ones."""
-        outcomes = [member.outcome for member in self.accepted if member.outcome is not None]
+        outcomes = self.outcomes
         if not outcomes:
             return None
         try:
@@ -144,14 +157,3 @@ def seen_versions(trajectory: Trajectory) -> dict[str, set[int]]:
         if transition.trainable and transition.resource_name and transition.resource_version is not None:
             found.setdefault(transition.resource_name, set()).add(transition.resource_version)
     return found
-
-
-def _sum(rewards: Iterable[float]) -> float | None:
-    """None of none: no reward is not 0 (C1)."""
-    values = list(rewards)
-    if not values:
-        return None
-    try:
-        return math.fsum(values)
-    except OverflowError:
-        return sum(values)

@@ -18,7 +18,8 @@ class BatcherSettings(BaseSettings):
     min_rollouts: int = Field(default=1, ge=1)
     """Accepted rollouts without which a group does not train."""
     require_contrast: bool = True
-    """Leave out groups whose outcomes are all equal: relative to each other they teach nothing."""
+    """Leave out groups in which all did alike, by outcome and by the rewards credited to calls: relative to
+    each other they teach nothing. Supervised training wants them: false."""
     max_staleness: int | None = Field(default=None, ge=0)
     """Versions by which a group's oldest call may be behind the newest that the log has shown."""
 

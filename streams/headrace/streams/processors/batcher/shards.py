@@ -7,6 +7,7 @@ from typing import NamedTuple
 from headrace.schemas.digest import content_digest
 from headrace.schemas.records import BatchShard, Trajectory
 from headrace.streams.client.publisher import MAX_RECORD_BYTES
+from headrace.streams.processors.batcher.settled import Settled
 
 BATCH_ID_CHARS = 32
 _ROOM_BYTES = MAX_RECORD_BYTES - 256 * 1024
@@ -27,6 +28,7 @@ def make_shards(
     versions: tuple[int, int] | None,
     source_partition: int,
     last_offset: int,
+    settled: Settled,
     time: datetime,
 ) -> list[BatchShard]:
     """Ordered by group and rollout, whatever order they come in."""
@@ -43,6 +45,8 @@ def make_shards(
             policy_version_max=versions[1] if versions else None,
             source_partition=source_partition,
             last_offset=last_offset,
+            settled_outcome_sum=settled.outcome_sum,
+            settled_num_outcomes=settled.num_outcomes,
             trajectories=tuple(member.trajectory for member in part),
             time=time,
         )

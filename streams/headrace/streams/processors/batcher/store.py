@@ -7,7 +7,7 @@ dropped.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import orjson
@@ -16,12 +16,14 @@ from headrace.schemas.codec import Codec
 from headrace.schemas.records import Trajectory
 from headrace.streams.processor import State
 from headrace.streams.processors.batcher.group import Group, Member
+from headrace.streams.processors.batcher.settled import Settled
 from headrace.streams.processors.expiry import FinishedMarks
 
 _CURSOR = b"c"
 _GROUP = b"g"
 _MEMBER = b"m"
 _PENDING = b"p"
+_SETTLED = b"s"
 _ID_BYTES = 16
 _REJECTED, _ACCEPTED = b"0", b"1"
 
@@ -34,12 +36,15 @@ class Recovered(NamedTuple):
     open: dict[str, Group]
     pending: dict[str, Group]
     """In the order in which they became ready."""
+    settled: Settled
     leftovers: list[bytes]
     """Keys that should have been deleted."""
 
 
 class GroupStore:
-    """The cursor; of each group a head, its members, and once it is ready its place; finished marks."""
+    """The cursor; of each group a head, its members, and once it is ready its place; finished marks; and how
+    those did that were settled since the last batch.
+    """
 
     def __init__(self, codec: Codec, retention_s: float) -> None:
         self._codec = codec
@@ -62,6 +67,12 @@ class GroupStore:
     def put_pending(self, group: Group, state: State) -> None:
         entry = [group.group_id, group.ready_ms, group.staleness]
         state.put(_PENDING + group.ready_offset.to_bytes(8, "big"), orjson.dumps(entry))
+
+    def put_settled(self, before: Settled, after: Settled, state: State) -> None:
+        """Under its place in the log: what was there before the cursor moved on stays until it has."""
+        state.put(_settled_key(after), orjson.dumps([after.outcome_sum, after.num_outcomes]))
+        if before.offset not in {-1, after.offset}:
+            state.delete(_settled_key(before))
 
     def finish(self, group: Group, offset: int, time_ms: int, state: State) -> None:
         """Forget the group but for a mark: `offset` is of the record that decided."""
@@ -115,7 +126,25 @@ class GroupStore:
                 group.ready_offset, group.ready_ms, group.staleness = offset, ready_ms, staleness
             elif offset <= cursor:
                 leftovers.append(key)
-        return Recovered(cursor, newest, by_id, pending, leftovers)
+        settled, passed = self._recover_settled(cursor, pending.values(), state)
+        return Recovered(cursor, newest, by_id, pending, settled, leftovers + passed)
+
+    def _recover_settled(
+        self, cursor: int, pending: Iterable[Group], state: State
+    ) -> tuple[Settled, list[bytes]]:
+        """The last that the cursor knows, and the keys of those before it."""
+        known = []
+        for key, value in state.scan(_SETTLED):
+            offset = int.from_bytes(key[1:], "big")
+            if offset <= cursor:
+                known.append(Settled(offset, *orjson.loads(value)))
+        if known:
+            return known[-1], [_settled_key(each) for each in known[:-1]]
+        # A state from before there were such entries.
+        settled = Settled()
+        for group in pending:
+            settled = settled.plus(group, -1)
+        return settled, []
 
     def _member(self, entry: bytes, offset: int) -> Member:
         if entry[:1] == _ACCEPTED:
@@ -126,6 +155,10 @@ class GroupStore:
 def _hashed(group_id: str) -> bytes:
     """Of one length, so that no id is the beginning of another's key."""
     return hashlib.blake2b(group_id.encode(), digest_size=_ID_BYTES).digest()
+
+
+def _settled_key(settled: Settled) -> bytes:
+    return _SETTLED + settled.offset.to_bytes(8, "big")
 
 
 def _member_key(group: Group, member: Member) -> bytes:
