@@ -60,7 +60,11 @@ _COUNT = click.IntRange(min=1)
 )
 @click.option("--val-every", type=_COUNT, help="Versions from one round of them to the next.")
 @click.option("--val-samples", type=_COUNT, help="Rollouts of each of them.  [default: 1]")
-@click.option("--val-pinned/--val-newest", default=None, help="With the round's version.  [default: pinned]")
+@click.option(
+    "--val-pinned/--val-newest",
+    default=None,
+    help="Ask for the round's version; the proxy always serves the newest weights.  [default: pinned]",
+)
 @click.option("--val-at-start", is_flag=True, default=None, help="A round before any training.")
 @click.option("--task-id", "task_id_field", metavar="FIELD", help="The tasks' field that names them.")
 @config_options

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tests.builders import TIME
 
-from headrace.schemas.records import GroupVerdict, ResourceVersion
+from headrace.schemas.records import GroupVerdict, ResourceVersion, TrainStep
 from headrace.streams.client.feed_ledger import FeedLedger
 from headrace.streams.client.feed_plan import FeedPlan
 from headrace.streams.client.feed_settings import FeederSettings
-from headrace.streams.client.feed_state import FeedState, FeedStateError
+from headrace.streams.client.feed_state import FeedState, FeedStateError, RoundState
 from headrace.streams.client.feed_validation import Validation, ValidationReport
 
 TOPIC = "p.trajectories.v1"
@@ -41,6 +41,18 @@ def verdict(group_id: str, batch_id: str | None = "b", **fields: Any) -> GroupVe
 
 def version(number: int, **fields: Any) -> ResourceVersion:
     return ResourceVersion(name="policy", version=number, kind="weights", time=TIME, **fields)
+
+
+def step(*batch_ids: str, num_steps: int | None) -> TrainStep:
+    return TrainStep(
+        run_id="r",
+        step=3,
+        algorithm="grpo",
+        policy_version=1,
+        batch_ids=batch_ids,
+        num_steps=num_steps,
+        time=TIME,
+    )
 
 
 @given(st.integers(1, 20), st.integers(1, 4), st.integers(0, 3))
@@ -113,6 +125,83 @@ def test_where_staleness_is_bounded_only_training_makes_room(trained: dict[str, 
     assert made.room() == 3
 
 
+@pytest.mark.parametrize(
+    ("num_steps", "room"),
+    [
+        pytest.param(0, 2, id="passed over"),
+        pytest.param(2, 0, id="trained on, in no version yet"),
+        pytest.param(None, 0, id="not said"),
+    ],
+)
+@pytest.mark.parametrize("is_told_first", [False, True])
+def test_a_batch_without_a_step_makes_room(num_steps: int | None, room: int, *, is_told_first: bool) -> None:
+    """No version will ever tell of it; whether its verdicts or the trainer's word come first."""
+    made = ledger(max_in_flight=99, max_ahead=4)
+    if is_told_first:
+        made.pass_over(step("b", num_steps=num_steps))
+    made.settle(verdict("g0"))
+    made.settle(verdict("g1"))
+    made.settle(verdict("g2", "else"))
+    if not is_told_first:
+        made.pass_over(step("b", num_steps=num_steps))
+    assert made.room() == room
+    assert made.num_ahead == 4 - room
+
+
+def restored(made: FeedLedger, **options: Any) -> FeedLedger:
+    """As after a restart."""
+    state = type(made.state()).model_validate_json(made.state().model_dump_json())
+    again = FeedLedger(TOPIC, **({"max_in_flight": 99, "max_ahead": 9} | options))
+    again.restore(state, made.num_fed, lambda index: f"g{index}")
+    return again
+
+
+def test_a_ledger_goes_on_from_its_state() -> None:
+    made = ledger(max_in_flight=99, max_ahead=9)
+    made.pass_over(step("told early", num_steps=0))
+    made.settle(verdict("g2", "b", ready_offset=7, outcome_mean=0.5))
+    made.settle(verdict("g1", "b", ready_offset=4))
+    made.settle(verdict("g0", None))
+    again = restored(made)
+    assert (again.num_in_flight, again.num_ahead, again.room()) == (1, 3, 6)
+    assert again.fates == {"batched": 2, "no_contrast": 1}
+    assert again.recent_outcome == 0.5
+    for each in (verdict("g0", None), verdict("g1", "b", ready_offset=4)):
+        again.settle(each)  # read again
+    assert sum(again.fates.values()) == 3
+    again.advance(version(1, consumed_offsets={f"{TOPIC}:0": 7}))
+    assert again.num_ahead == 3
+    again.settle(verdict("g3", "told early"))
+    assert again.num_ahead == 2
+    again.advance(version(2, consumed_offsets={f"{TOPIC}:0": 8}))
+    assert (again.num_ahead, again.room()) == (0, 9)
+    again.add("g4")
+    assert again.state().in_flight == (4,)
+    assert restored(made, max_ahead=None).num_ahead == 1
+
+
+def test_a_ledger_s_state_is_of_what_is_not_over() -> None:
+    """It is rewritten often, and a run may be long."""
+    made = FeedLedger(TOPIC, max_in_flight=4, max_ahead=4)
+    largest = 0
+    for number in range(200):
+        made.add(f"g{number}")
+        made.pass_over(step(f"b{number}", num_steps=0))
+        made.settle(verdict(f"g{number}", f"b{number}", outcome_mean=0.5))
+        largest = max(largest, len(made.state().model_dump_json()))
+    assert largest < 600
+    assert made.fates == {"batched": 200}
+
+
+def test_groups_whose_verdicts_are_gone_are_not_waited_for() -> None:
+    made = ledger()
+    made.settle(verdict("g0"))
+    assert made.expire() == 3
+    assert (made.room(), made.num_in_flight) == (4, 0)
+    assert made.fates == {"batched": 1, "verdict_expired": 3}
+    assert (made.expire(), made.is_in_flight("g1")) == (0, False)
+
+
 def test_outcomes_are_means_over_the_last_groups() -> None:
     made = ledger()
     assert made.recent_outcome is None
@@ -154,6 +243,24 @@ def test_a_round_s_report_counts_what_failed_apart_from_what_was_scored() -> Non
     assert validation.num_left == 0
 
 
+def test_a_round_goes_on_from_its_state() -> None:
+    fields = {"mode": "val", "policy_version_min": 3, "policy_version_max": 4}
+    before = Validation(every=1, at_start=False)
+    before.begin(3, ["a", "b", "c"], 2)
+    before.settle(verdict("b", None, num_accepted=2, outcome_mean=0.5, **fields))
+    (state,) = before.rounds().values()
+    assert state == RoundState(left=(0, 2), num_scored=2, total=1.0, is_mixed=True)
+    after = Validation(every=1, at_start=False)
+    after.begin(3, ["a", "b", "c"], 2, RoundState.model_validate_json(state.model_dump_json()))
+    assert [after.is_left(group) for group in "abc"] == [True, False, True]
+    assert after.settle(verdict("b", None, num_accepted=2, outcome_mean=0.5)) is None
+    assert after.settle(verdict("a", None, num_accepted=2, outcome_mean=1.0)) is None
+    report = after.settle(verdict("c", None, num_accepted=0))
+    assert report == ValidationReport(3, 3, 6, 2, 0.75, is_mixed=True)
+    assert (after.rounds(), after.expire()) == ({}, [])
+    assert (before.expire(), before.num_left) == ([3], 0)
+
+
 def test_a_report_says_when_other_versions_had_a_part() -> None:
     validation = Validation(every=1, at_start=False)
     validation.begin(3, ["a"], 1)
@@ -177,6 +284,18 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
     path.write_text('{"run": 3}')
     with pytest.raises(FeedStateError, match="is not the state of a feeder"):
         FeedState.load(path)
+
+
+def test_a_state_of_before_there_was_more_to_remember_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "feed.json"
+    path.write_text(
+        '{"run": "r", "began_ms": 5, "tasks": "hash", "next_index": 7, "again_from": 3, "val_versions": [1], '
+        '"groups_from": {"0": 3}}'
+    )
+    state = FeedState.load(path)
+    assert state is not None
+    assert (state.next_index, state.groups_from, state.steps_from) == (7, {0: 3}, {})
+    assert (state.ledger, state.rounds) == (None, None)
 
 
 def test_a_bound_needs_both_of_its_numbers() -> None:

@@ -1,16 +1,19 @@
 """A feeder on real Kafka, its verdicts and versions given by hand: what it enqueues, and how it goes on."""
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 from tests.builders import CODEC
 from tests.pipeline import wait_until
-from tests.streams.client.test_feed import verdict
+from tests.streams.client.test_feed import step, verdict
 
-from headrace.schemas.records import ResourceVersion, RolloutCommand, now
+from headrace.schemas.records import GroupVerdict, ResourceVersion, RolloutCommand, now
 from headrace.schemas.topics import topic_name
 from headrace.streams.client.feeder import (
     Feeder,
@@ -34,6 +37,7 @@ class Run:
 
     def __init__(self, client: Client, state_path: Path, **options: Any) -> None:
         self.client = client
+        self.state_path = state_path
         self.reports: list[ValidationReport] = []
         self.progress: FeedProgress | None = None
         self.result: FeedProgress | None = None
@@ -80,6 +84,21 @@ class Run:
     def settle(self, groups: Sequence[str], batch_id: str | None = "b", **fields: Any) -> None:
         for group_id in groups:
             self.client.publisher.publish(verdict(group_id, batch_id, **fields))
+        self.client.publisher.flush()
+
+    def age(self) -> None:
+        """Retention takes all verdicts that are there."""
+        topic = topic_name(GroupVerdict, self.client.settings.topic_prefix)
+        with Tail(self.client.settings, name="test") as tail:
+            ends = tail.ends(tail.places(topic))
+        admin = AdminClient(self.client.settings.librdkafka())
+        for done in admin.delete_records(
+            [TopicPartition(*place, end) for place, end in ends.items()]
+        ).values():
+            done.result()
+
+    def passed_over(self, *batch_ids: str) -> None:
+        self.client.publisher.publish(step(*batch_ids, num_steps=0))
         self.client.publisher.flush()
 
     def version(self, number: int, **fields: Any) -> None:
@@ -137,6 +156,70 @@ def test_it_waits_for_the_trainer_where_staleness_is_bounded(start: MakeRun) -> 
     assert run.end().fates == {"batched": 2, "no_contrast": 2}
 
 
+def test_batches_that_the_trainer_passed_over_are_not_waited_for(start: MakeRun) -> None:
+    """No version comes of them: the feeder and the trainer would wait for each other without end."""
+    run = start(max_in_flight_groups=64, max_staleness=0, groups_per_version=2)
+    first = run.groups(2)
+    run.settle(first, "b1")
+    run.passed_over("b1")
+    second = run.groups(4)[2:]
+    run.stop.set()
+    run.end()
+    run.settle(second, "b2")
+    run.passed_over("b2")
+    again = start(max_in_flight_groups=64, max_staleness=0, groups_per_version=2)
+    progress = again.end()
+    assert (progress.fates, progress.num_ahead) == ({"batched": 4}, 0)
+
+
+def test_a_feeder_goes_on_after_retention_has_taken_what_it_knows(start: MakeRun) -> None:
+    options = {"max_staleness": 0, "groups_per_version": 2, "val_tasks": ["v"], "val_at_start": True}
+    run = start(**options)
+    first, (val,) = run.groups(2), run.groups(1, "val")
+    run.settle(first, "b1", outcome_mean=0.5)
+    run.settle([val], None, reason="mode_val", mode="val")
+    wait_until(lambda: run.progress is not None and run.progress.num_in_flight == 0, what="verdicts")
+    wait_until(lambda: len(run.reports) == 1, what="the report")
+    run.stop.set()
+    run.end()
+    run.age()
+    num_commands = len(run.commands()) + len(run.commands("val"))
+    again = start(**options)
+    wait_until(lambda: again.progress is not None, what="the first word of progress")
+    assert again.progress is not None
+    assert (again.progress.num_in_flight, again.progress.num_ahead, again.progress.num_val_left) == (0, 2, 0)
+    assert (again.progress.fates, again.progress.recent_outcome) == ({"batched": 2}, 0.5)
+    assert len(again.commands()) + len(again.commands("val")) == num_commands
+    again.version(1, trained_on=("b1",))
+    again.settle(again.groups(4)[2:], None)
+    assert again.end().fates == {"batched": 2, "no_contrast": 2}
+    assert again.reports == []
+
+
+@pytest.mark.parametrize("is_old", [False, True], ids=["of now", "of an earlier version"])
+def test_verdicts_that_nobody_read_are_not_waited_for(start: MakeRun, *, is_old: bool) -> None:
+    """The state file may say nothing of what was settled."""
+    options: dict[str, Any] = {"val_tasks": ["v"], "val_at_start": True}
+    run = start(**options)
+    first, val = run.groups(2), run.groups(1, "val")
+    run.stop.set()
+    run.end()
+    if is_old:
+        state = json.loads(run.state_path.read_text())
+        for name in ("ledger", "rounds", "steps_from"):
+            del state[name]
+        run.state_path.write_text(json.dumps(state))
+    run.settle(first)
+    run.settle(val, None, mode="val")
+    run.age()
+    again = start(**options)
+    again.settle(again.groups(4)[2:], None)
+    progress = again.end()
+    assert progress.fates == {"verdict_expired": 2, "no_contrast": 2}
+    assert (progress.num_val_left, again.reports) == (0, [])
+    assert len(again.commands("val")) == 1
+
+
 def test_a_killed_feeder_goes_on_where_it_was(start: MakeRun) -> None:
     run = start()
     first = run.groups(2)
@@ -156,6 +239,28 @@ def test_a_killed_feeder_goes_on_where_it_was(start: MakeRun) -> None:
         Feeder(run.client, TASKS[:1], FeederSettings(), state_path=again._feeder._state_path).run()
 
 
+def test_what_was_taken_in_after_the_state_was_written_is_taken_in_again(start: MakeRun) -> None:
+    """Killed before it wrote again, and nothing counts twice."""
+    run = start(max_in_flight_groups=4)
+    groups = run.groups(4)
+    saved = run.state_path.read_bytes()
+    run.settle(groups[:2], outcome_mean=0.5)
+    wait_until(lambda: run.progress is not None and run.progress.num_in_flight == 2, what="verdicts")
+    run.stop.set()
+    run.end()
+    for state in (saved, run.state_path.read_bytes()):
+        run.state_path.write_bytes(state)
+        again = start(max_in_flight_groups=4)
+        wait_until(lambda again=again: again.progress is not None, what="progress")  # type: ignore[misc]
+        assert again.progress is not None
+        assert (again.progress.fates, again.progress.num_in_flight) == ({"batched": 2}, 2)
+        again.stop.set()
+        again.end()
+    last = start(max_in_flight_groups=4)
+    last.settle(groups, None)
+    assert last.end().fates == {"batched": 2, "no_contrast": 2}
+
+
 def test_validation_comes_every_few_versions_and_reports(start: MakeRun) -> None:
     run = start(val_tasks=["v1", "v2"], val_every=2, val_samples=2, val_at_start=True)
     before = run.groups(2, "val")
@@ -171,11 +276,10 @@ def test_validation_comes_every_few_versions_and_reports(start: MakeRun) -> None
     run.end()
     again = start(val_tasks=["v1", "v2"], val_every=2, val_samples=2, val_at_start=True)
     again.settle(second, None, mode="val", num_accepted=1, outcome_mean=1.0)
-    wait_until(lambda: len(again.reports) == 2, what="both reports")
-    assert [(r.version, r.num_rollouts, r.num_failed, r.outcome_mean) for r in again.reports] == [
-        (0, 4, 0, 0.25),
-        (2, 4, 2, 1.0),
-    ]
+    wait_until(lambda: len(again.reports) == 1, what="the second report")
+    assert [
+        (r.version, r.num_rollouts, r.num_failed, r.outcome_mean) for r in (*run.reports, *again.reports)
+    ] == [(0, 4, 0, 0.25), (2, 4, 2, 1.0)]
     assert len(again.groups(4, "val")) == 4
 
 

@@ -14,7 +14,7 @@ class FeedProgress(NamedTuple):
     epoch: int
     num_in_flight: int
     num_ahead: int
-    """Neither excluded nor known as trained; where staleness bounds nothing, as num_in_flight."""
+    """Neither excluded nor known as done with; where staleness bounds nothing, as num_in_flight."""
     num_val_left: int
     version: int | None
     """The newest of the weights."""
@@ -22,6 +22,7 @@ class FeedProgress(NamedTuple):
     """Groups with a verdict: batched, or the reason."""
     recent_outcome: float | None
     reports: Sequence[ValidationReport]
+    """Of this process: what an earlier one reported is not told again."""
     is_over: bool
 
 

@@ -16,7 +16,7 @@ class FeedMetrics:
         self._fed = gauge("groups_fed", "Groups enqueued by this run.")
         self._planned = gauge("groups_planned", "Groups of all its epochs.")
         self._in_flight = gauge("groups_in_flight", "Groups enqueued that have no verdict yet.")
-        self._ahead = gauge("groups_ahead", "Groups enqueued and neither excluded nor trained.")
+        self._ahead = gauge("groups_ahead", "Groups enqueued and neither excluded nor done with.")
         self._fates = gauge("groups_settled", "Groups with a verdict: batched, or the reason.", "fate")
         self._outcome = gauge("recent_outcome", "Mean outcome over the last groups with a verdict.")
         self._val_version = gauge("validation_version", "Version of the last round of validation.")

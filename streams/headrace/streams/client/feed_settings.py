@@ -35,7 +35,8 @@ class FeederSettings(BaseSettings):
     val_samples: int = Field(default=1, ge=1)
     """Rollouts of each validation task."""
     val_pinned: bool = True
-    """Validation asks for the version that it is of, and not for the newest of the moment."""
+    """Validation asks for the version that it is of, and not for the newest of the moment; the proxy does not
+    obey that, since it always serves the newest weights."""
     val_at_start: bool = False
     """A round before any training."""
 

@@ -1,4 +1,7 @@
-"""FeedState: what a run must remember to go on. The rest is in the log, and follows from the plan."""
+"""FeedState: what a run must remember to go on. The rest is in the log, and follows from the plan.
+
+What was read of the log is in it, and up to where: the log need not keep what the run has taken in.
+"""
 
 import os
 from pathlib import Path
@@ -14,10 +17,46 @@ class FeedStateError(FatalError):
     """A state file that is of another run, or none at all."""
 
 
-class FeedState(BaseModel):
-    """Written before each enqueueing: what a death may have cut short is enqueued again, ids and all."""
-
+class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class AheadBatch(_Part):
+    """A batch with groups of the run, that is neither in a version nor passed over."""
+
+    batch_id: str
+    partition: int
+    """Of trajectories, as verdicts name it."""
+    offset: int
+    """In there, of the last record that made one of these groups ready."""
+    num_groups: int
+    """Of the run."""
+
+
+class LedgerState(_Part):
+    """What a feed_ledger.FeedLedger knows."""
+
+    in_flight: tuple[int, ...] = ()
+    """Places in the plan of groups that were fed and have no verdict."""
+    ahead: tuple[AheadBatch, ...] = ()
+    passed_over: dict[str, int] = {}
+    """Batches without a step that groups in flight may be in: how many groups were fed by then."""
+    fates: dict[str, int] = {}
+    recent: tuple[float, ...] = ()
+
+
+class RoundState(_Part):
+    """What a feed_validation.Validation knows of a round that is not over."""
+
+    left: tuple[int, ...]
+    """Places in the round of groups without a verdict."""
+    num_scored: int = 0
+    total: float = 0.0
+    is_mixed: bool = False
+
+
+class FeedState(_Part):
+    """Written before each enqueueing: what a death may have cut short is enqueued again, ids and all."""
 
     run: str
     began_ms: int
@@ -28,7 +67,13 @@ class FeedState(BaseModel):
     """Groups from here on may not have been enqueued when the process died."""
     val_versions: tuple[int, ...] = ()
     groups_from: dict[int, int] = {}
-    """Where `groups` ended when the run began, by partition."""
+    """Up to where `groups` is taken in, by partition."""
+    steps_from: dict[int, int] = {}
+    """Up to where `train-steps` is."""
+    ledger: LedgerState | None = None
+    """None in files of earlier versions: all that was fed is in flight at `groups_from`."""
+    rounds: dict[int, RoundState] | None = None
+    """Rounds of `val_versions` that are not over; None in files of earlier versions: none is, as above."""
 
     @classmethod
     def load(cls, path: Path) -> Self | None:
@@ -47,7 +92,7 @@ class FeedState(BaseModel):
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = path.with_name(f".{path.name}.new")
         with fresh.open("wb") as file:
-            file.write(self.model_dump_json(indent=2).encode())
+            file.write(self.model_dump_json().encode())
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(path)

@@ -1,10 +1,11 @@
 """Rounds of validation: tasks that never train, run with a version every few, and what came of them. Pure."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from headrace.schemas.records import GroupVerdict
+from headrace.streams.client.feed_state import RoundState
 
 
 class ValidationReport(NamedTuple):
@@ -25,9 +26,29 @@ class ValidationReport(NamedTuple):
 @dataclass(slots=True)
 class _Round:
     version: int
+    num_groups: int
     num_samples: int
-    left: set[str]
-    verdicts: list[GroupVerdict] = field(default_factory=list)
+    left: dict[str, int]
+    """Places in the round, by group id."""
+    num_scored: int = 0
+    total: float = 0.0
+    is_mixed: bool = False
+
+    def add(self, verdict: GroupVerdict) -> None:
+        del self.left[verdict.group_id]
+        if verdict.outcome_mean is not None:
+            self.num_scored += verdict.num_accepted
+            self.total += verdict.outcome_mean * verdict.num_accepted
+        versions = {verdict.policy_version_min, verdict.policy_version_max}
+        self.is_mixed |= bool(versions - {None, self.version})
+
+    def state(self) -> RoundState:
+        return RoundState(
+            left=tuple(self.left.values()),
+            num_scored=self.num_scored,
+            total=self.total,
+            is_mixed=self.is_mixed,
+        )
 
 
 class Validation:
@@ -48,27 +69,47 @@ class Validation:
             return self._at_start or version >= self._every
         return bool(self._every) and version - self.versions[-1] >= self._every
 
-    def begin(self, version: int, group_ids: Iterable[str], num_samples: int) -> None:
+    def begin(
+        self, version: int, group_ids: Sequence[str], num_samples: int, state: RoundState | None = None
+    ) -> None:
+        """With `state` it goes on from there."""
         if version not in self.versions:
             self.versions.append(version)
-        self._rounds[version] = _Round(version, num_samples, set(group_ids))
+        places = state.left if state else range(len(group_ids))
+        begun = _Round(version, len(group_ids), num_samples, {group_ids[place]: place for place in places})
+        if state is not None:
+            begun.num_scored, begun.total, begun.is_mixed = state.num_scored, state.total, state.is_mixed
+        self._rounds[version] = begun
 
     def settle(self, verdict: GroupVerdict) -> ValidationReport | None:
         """The report, once a round's last group has its verdict."""
         for each in self._rounds.values():
             if verdict.group_id in each.left:
-                each.left.discard(verdict.group_id)
-                each.verdicts.append(verdict)
+                each.add(verdict)
                 if not each.left:
                     del self._rounds[each.version]
                     return _report(each)
                 return None
         return None
 
+    def expire(self) -> list[int]:
+        """No verdict comes any more for rounds under way: they have no report. Their versions."""
+        expired = list(self._rounds)
+        self._rounds.clear()
+        return expired
+
+    def rounds(self) -> dict[int, RoundState]:
+        """What `begin` takes of rounds that are under way, by version."""
+        return {version: each.state() for version, each in self._rounds.items()}
+
     @property
     def open_versions(self) -> list[int]:
         """Of rounds that are under way."""
         return list(self._rounds)
+
+    def is_left(self, group_id: str) -> bool:
+        """Whether it is of a round under way, and has no verdict."""
+        return any(group_id in each.left for each in self._rounds.values())
 
     @property
     def num_left(self) -> int:
@@ -77,21 +118,12 @@ class Validation:
 
 
 def _report(over: _Round) -> ValidationReport:
-    num_rollouts = len(over.verdicts) * over.num_samples
-    scored = [verdict for verdict in over.verdicts if verdict.outcome_mean is not None]
-    num_scored = sum(verdict.num_accepted for verdict in scored)
-    total = sum((verdict.outcome_mean or 0.0) * verdict.num_accepted for verdict in scored)
-    versions = {
-        version
-        for verdict in over.verdicts
-        for version in (verdict.policy_version_min, verdict.policy_version_max)
-        if version is not None
-    }
+    num_rollouts = over.num_groups * over.num_samples
     return ValidationReport(
         over.version,
-        len(over.verdicts),
+        over.num_groups,
         num_rollouts,
-        num_rollouts - num_scored,
-        total / num_scored if num_scored else None,
-        bool(versions - {over.version}),
+        num_rollouts - over.num_scored,
+        over.total / over.num_scored if over.num_scored else None,
+        over.is_mixed,
     )

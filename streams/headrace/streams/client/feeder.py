@@ -3,12 +3,11 @@
     with Client(kafka) as client:
         Feeder(client, tasks, FeederSettings(group_size=8, epochs=3), state_path=Path("feed.json")).run()
 
-It follows what became of each group (`groups`) and which versions were trained (`resources`). Ids follow
-from the run's name and beginning and from a task's place, so that a feeder that was killed goes on by its
-state file, and nothing runs twice.
+It follows what became of each group (`groups`), which versions were trained (`resources`), and which batches
+were passed over (`train-steps`). Ids follow from the run's name and beginning and from a task's place, so
+that a feeder that was killed goes on by its state file, and nothing runs twice.
 """
 
-import hashlib
 import threading
 import time
 from collections import Counter
@@ -23,20 +22,20 @@ from headrace.schemas.records import (
     ResourceVersion,
     RolloutCommand,
     RolloutConfig,
+    TrainStep,
     Trajectory,
-    now,
 )
-from headrace.schemas.records.rollout import Mode
 from headrace.schemas.topics import topic_name
 from headrace.streams.client.feed_ledger import FeedLedger
-from headrace.streams.client.feed_plan import FeedPlan, PlannedGroup
+from headrace.streams.client.feed_plan import FeedPlan
 from headrace.streams.client.feed_progress import FeedObserver, FeedProgress, waiting_for
 from headrace.streams.client.feed_settings import FeederSettings
-from headrace.streams.client.feed_state import FeedState, FeedStateError
+from headrace.streams.client.feed_state import FeedState, FeedStateError, LedgerState, RoundState
+from headrace.streams.client.feed_tasks import FeedTasks
 from headrace.streams.client.feed_validation import Validation, ValidationReport
 from headrace.streams.client.resource_versions import ResourceVersions
-from headrace.streams.client.rollout_errors import BadTaskError, NotEnqueuedError
-from headrace.streams.client.rollouts import JSON, Client, task_text
+from headrace.streams.client.rollout_errors import NotEnqueuedError
+from headrace.streams.client.rollouts import JSON, Client
 from headrace.streams.client.tail import Place, Tail, Tailed
 
 __all__ = [
@@ -51,6 +50,7 @@ __all__ = [
 _POLL_S = 0.25
 _RETRY_S = 1.0
 _BURST = 32
+_SAVE_EVERY_S = 10.0
 _SAY_EVERY_S = 60.0
 
 log = structlog.get_logger(__name__)
@@ -75,14 +75,22 @@ class Feeder:
         """`task_ids` name tasks; without them it is their place. BadTaskError for what can't be a task."""
         self.settings = settings or FeederSettings()
         self._client = client
-        self._config = config or RolloutConfig()
         self._observer = observer
         self._state_path = state_path
-        self._tasks = _named(tasks, task_ids, "")
-        self._val_tasks = _named(val_tasks, val_task_ids, "val-")
+        self._tasks = FeedTasks(
+            self.settings,
+            config or RolloutConfig(),
+            tasks,
+            val_tasks,
+            task_ids=task_ids,
+            val_task_ids=val_task_ids,
+        )
         prefix = client.settings.topic_prefix
         self._groups = topic_name(GroupVerdict, prefix)
         self._resources = topic_name(ResourceVersion, prefix)
+        self._steps = topic_name(TrainStep, prefix)
+        self._positions: dict[Place, int] = {}
+        """The next record of each partition."""
         self._ledger = FeedLedger(
             topic_name(Trajectory, prefix),
             max_in_flight=self.settings.max_in_flight_groups,
@@ -94,7 +102,8 @@ class Feeder:
         )
         self._versions = ResourceVersions(client.codec)
         self._reports: list[ValidationReport] = []
-        self._said_s = time.monotonic()
+        self._saved_state: FeedState | None = None
+        self._saved_s = self._said_s = time.monotonic()
 
     def run(self, stop: threading.Event | None = None) -> FeedProgress:
         """Return when every group has its verdict and every round of validation its report, or `stop` is set.
@@ -108,65 +117,79 @@ class Feeder:
             while not stop.is_set() and not self._is_over(state):
                 state = self._validate(state, stop)
                 state = self._feed(state, stop)
+                num_reports = len(self._reports)
                 for record in tail.poll(_POLL_S):
                     self._take(record)
+                if len(self._reports) > num_reports or time.monotonic() - self._saved_s > _SAVE_EVERY_S:
+                    state = self._saved(state)
                 self._tell(state)
-        return self._tell(state)
+        return self._tell(self._saved(state))
 
     # --- the beginning -------------------------------------------------------------------------------
 
     def _begin(self, tail: Tail) -> FeedState:
         """The state of the run, new or not, with all that the log knows of it taken in."""
-        groups, resources = tail.places(self._groups), tail.places(self._resources)
-        ends = tail.ends([*groups, *resources])
+        places = [
+            place for topic in (self._groups, self._resources, self._steps) for place in tail.places(topic)
+        ]
+        ends = tail.ends(places)
         state = self._load() or FeedState(
             run=self.settings.run,
             began_ms=time.time_ns() // 1_000_000,
-            tasks=self._fingerprint(),
-            groups_from={place.partition: ends[place] for place in groups},
+            tasks=self._tasks.fingerprint(),
+            groups_from=_of(self._groups, ends),
+            steps_from=_of(self._steps, ends),
+            ledger=LedgerState(),
+            rounds={},
         )
-        self._plan = FeedPlan(
-            state.run,
-            state.began_ms,
-            num_tasks=len(self._tasks),
-            epochs=self.settings.epochs,
-            group_size=self.settings.group_size,
-            seed=self.settings.seed,
-            shuffle=self.settings.shuffle,
-        )
-        for index in range(state.next_index):
-            self._ledger.add(self._plan.group(index).group_id)
-        for version in state.val_versions:
-            self._begin_round(version)
-        oldest = tail.beginnings([*groups, *resources])
-        starts = {place: max(oldest[place], state.groups_from.get(place.partition, 0)) for place in groups}
-        starts |= {place: oldest[place] for place in resources}
+        self._restore(state)
+        oldest = tail.beginnings(places)
+        known = {self._groups: state.groups_from, self._steps: state.steps_from}
+        starts = {
+            place: max(oldest[place], known.get(place.topic, {}).get(place.partition, 0)) for place in places
+        }
         for record in tail.read(starts, ends):
             self._take(record)
-        tail.move({place: max(ends[place], starts[place]) for place in [*groups, *resources]})
-        if self._state_path is not None:
-            state.save(self._state_path)
-        return state
+        self._positions = {place: max(ends[place], starts[place]) for place in places}
+        if any(
+            oldest.get(Place(self._groups, partition), 0) > at for partition, at in state.groups_from.items()
+        ):
+            self._expire()
+        tail.move(self._positions)
+        return self._saved(state)
 
     def _load(self) -> FeedState | None:
         if self._state_path is None:
             return None
         state = FeedState.load(self._state_path)
         if state is not None:
-            state.check(run=self.settings.run, tasks=self._fingerprint(), path=self._state_path)
+            state.check(run=self.settings.run, tasks=self._tasks.fingerprint(), path=self._state_path)
         return state
 
-    def _fingerprint(self) -> str:
-        chosen = (
-            self.settings.group_size,
-            self.settings.seed,
-            self.settings.shuffle,
-            self.settings.val_samples,
+    def _restore(self, state: FeedState) -> None:
+        self._plan = FeedPlan(
+            state.run,
+            state.began_ms,
+            num_tasks=self._tasks.num_train,
+            epochs=self.settings.epochs,
+            group_size=self.settings.group_size,
+            seed=self.settings.seed,
+            shuffle=self.settings.shuffle,
         )
-        digest = hashlib.sha256(repr(chosen).encode())
-        for name, text in (*self._tasks, *self._val_tasks):
-            digest.update(f"{len(name)} {len(text)} {name}{text}".encode())
-        return digest.hexdigest()
+        ledger = state.ledger or LedgerState(in_flight=tuple(range(state.next_index)))
+        self._ledger.restore(ledger, state.next_index, lambda index: self._plan.group(index).group_id)
+        for version in state.val_versions:
+            self._validation.versions.append(version)
+            if state.rounds is None or version in state.rounds:
+                self._begin_round(version, (state.rounds or {}).get(version))
+
+    def _expire(self) -> None:
+        """Verdicts are gone that nobody read: what has none by now would be waited for without end."""
+        num, versions = self._ledger.expire(), self._validation.expire()
+        if num or versions:
+            log.warning(
+                "retention took verdicts before they were read", num_groups=num, val_versions=versions
+            )
 
     # --- the loop ------------------------------------------------------------------------------------
 
@@ -180,9 +203,9 @@ class Feeder:
         until = min(len(self._plan), begin + min(self._ledger.room(), _BURST))
         if until == begin:
             return state
-        state = self._saved(state.model_copy(update={"next_index": until, "again_from": begin}))
         for index in range(begin, until):
             self._ledger.add(self._plan.group(index).group_id)
+        state = self._saved(state.model_copy(update={"next_index": until, "again_from": begin}))
         self._submit(self._train_commands(begin, until), stop)
         return state
 
@@ -193,7 +216,7 @@ class Feeder:
             return state
         self._begin_round(version)
         state = self._saved(state.model_copy(update={"val_versions": tuple(self._validation.versions)}))
-        log.info("validation begins", version=version, num_tasks=len(self._val_tasks))
+        log.info("validation begins", version=version, num_tasks=self._tasks.num_val)
         self._submit(self._val_commands(version), stop)
         return state
 
@@ -204,38 +227,22 @@ class Feeder:
             self._submit(self._val_commands(version), stop)
 
     def _train_commands(self, begin: int, until: int) -> list[RolloutCommand]:
-        planned = (self._plan.group(index) for index in range(begin, until))
-        return [command for group in planned for command in self._commands(group, "train", {})]
+        """Of groups without a verdict."""
+        planned = [self._plan.group(index) for index in range(begin, until)]
+        left = [group for group in planned if self._ledger.is_in_flight(group.group_id)]
+        return [command for group in left for command in self._tasks.commands(group, "train")]
 
     def _val_commands(self, version: int) -> list[RolloutCommand]:
+        """Of a round's groups without a verdict."""
         pins = {self.settings.resource: version} if self.settings.val_pinned and version else {}
-        planned = self._plan.round(version, len(self._val_tasks), self.settings.val_samples)
-        return [command for group in planned for command in self._commands(group, "val", pins)]
+        planned = self._plan.round(version, self._tasks.num_val, self.settings.val_samples)
+        left = [group for group in planned if self._validation.is_left(group.group_id)]
+        return [command for group in left for command in self._tasks.commands(group, "val", pins)]
 
-    def _begin_round(self, version: int) -> None:
+    def _begin_round(self, version: int, state: RoundState | None = None) -> None:
         samples = self.settings.val_samples
-        groups = self._plan.round(version, len(self._val_tasks), samples)
-        self._validation.begin(version, (group.group_id for group in groups), samples)
-
-    def _commands(self, group: PlannedGroup, mode: Mode, pins: Mapping[str, int]) -> list[RolloutCommand]:
-        name, text = (self._tasks if mode == "train" else self._val_tasks)[group.task_index]
-        step = "epoch" if mode == "train" else "version"
-        return [
-            RolloutCommand(
-                kind="enqueue",
-                rollout_id=rollout_id,
-                group_id=group.group_id,
-                group_size=len(group.rollout_ids),
-                task_id=name,
-                mode=mode,
-                task=text,
-                config=self._config,
-                resources=dict(pins),
-                metadata={"run": self.settings.run, step: str(group.epoch)},
-                time=now(),
-            )
-            for rollout_id in group.rollout_ids
-        ]
+        groups = self._plan.round(version, self._tasks.num_val, samples)
+        self._validation.begin(version, [group.group_id for group in groups], samples, state)
 
     def _submit(self, commands: Sequence[RolloutCommand], stop: threading.Event) -> None:
         """Return when Kafka has them all, or the run is to stop: the state says that they are wanted."""
@@ -252,16 +259,23 @@ class Feeder:
     def _take(self, record: Tailed) -> None:
         if record.at_end:
             return
+        self._positions[record.place] = record.offset + 1
         if record.place.topic == self._resources:
             taken = self._versions.take(record.value, record.headers)
             if taken.taken == "newest" and taken.record and taken.record.name == self.settings.resource:
                 self._ledger.advance(taken.record)
             return
         try:
-            verdict = self._client.codec.decode(record.value, GroupVerdict)
+            if record.place.topic == self._steps:
+                self._ledger.pass_over(self._client.codec.decode(record.value, TrainStep))
+            else:
+                self._settle(self._client.codec.decode(record.value, GroupVerdict))
         except BadRecordError as error:
-            log.warning("not a group's verdict", place=_shown(record.place, record.offset), reason=str(error))
-            return
+            log.warning(
+                "not a record of its topic", place=_shown(record.place, record.offset), reason=str(error)
+            )
+
+    def _settle(self, verdict: GroupVerdict) -> None:
         self._ledger.settle(verdict)
         report = self._validation.settle(verdict)
         if report is not None:
@@ -271,8 +285,19 @@ class Feeder:
                 self._observer.validated(report)
 
     def _saved(self, state: FeedState) -> FeedState:
-        if self._state_path is not None:
+        """With what is known by now, and written if that is news."""
+        state = state.model_copy(
+            update={
+                "groups_from": _of(self._groups, self._positions),
+                "steps_from": _of(self._steps, self._positions),
+                "ledger": self._ledger.state(),
+                "rounds": self._validation.rounds(),
+            }
+        )
+        self._saved_s = time.monotonic()
+        if self._state_path is not None and state != self._saved_state:
             state.save(self._state_path)
+            self._saved_state = state
         return state
 
     def _tell(self, state: FeedState) -> FeedProgress:
@@ -281,7 +306,7 @@ class Feeder:
         progress = FeedProgress(
             num_groups=len(self._plan),
             num_fed=state.next_index,
-            epoch=min(state.next_index // max(len(self._tasks), 1), self.settings.epochs - 1),
+            epoch=min(state.next_index // max(self._tasks.num_train, 1), self.settings.epochs - 1),
             num_in_flight=ledger.num_in_flight,
             num_ahead=ledger.num_ahead,
             num_val_left=self._validation.num_left,
@@ -303,12 +328,9 @@ class Feeder:
         return progress
 
 
-def _named(tasks: Sequence[JSON], names: Sequence[str] | None, prefix: str) -> list[tuple[str, str]]:
-    """(name, JSON) of each."""
-    if names is not None and len(names) != len(tasks):
-        raise BadTaskError(f"{len(tasks)} tasks and {len(names)} task ids")
-    texts = [task_text(task, index) for index, task in enumerate(tasks)]
-    return list(zip(names or [f"{prefix}{index}" for index in range(len(texts))], texts, strict=True))
+def _of(topic: str, offsets: Mapping[Place, int]) -> dict[int, int]:
+    """A topic's offsets, by partition."""
+    return {place.partition: offset for place, offset in offsets.items() if place.topic == topic}
 
 
 def _shown(place: Place, offset: int) -> str:
