@@ -20,6 +20,7 @@ from headrace.streams.client.admin import apply_topics
 from headrace.streams.client.manifest import manifest_of
 from headrace.streams.client.publisher import Publisher
 from headrace.streams.client.tail import Tail
+from headrace.streams.processors.batcher.settled import Settled
 from headrace.streams.processors.batcher.shards import Sized, make_shards
 from headrace.streams.settings import KafkaSettings
 from headrace.trainer.checkpoint import TrainState
@@ -51,7 +52,12 @@ class Scene:
                 ]
                 sized = [Sized(each, 1000) for each in members]
                 (shard,) = make_shards(
-                    sized, versions=(1, 1), source_partition=0, last_offset=place, time=TIME
+                    sized,
+                    versions=(1, 1),
+                    source_partition=0,
+                    last_offset=place,
+                    settled=Settled(),
+                    time=TIME,
                 )
                 publisher.publish(shard)
                 ids.append(shard.batch_id)
