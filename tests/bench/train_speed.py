@@ -93,7 +93,9 @@ def main(num_rounds: int, num_samples: int) -> None:
         folder = write_model(Path(scratch))
         policy = Policy(folder, parallel, _SETTINGS)
         batches = _batches(policy, num_samples)
-        num_tokens = sum(int(batch.lengths_B.sum()) for batch in batches)
+        num_tokens = sum(
+            _PROMPT * len(batch.weights_BS) + int(batch.weights_BS.count_nonzero()) for batch in batches
+        )
         ours, theirs = Ours(policy), HuggingFace(folder)
         for number in range(num_rounds + 1):
             order: list[Trainer] = [ours, theirs] if number % 2 else [theirs, ours]

@@ -162,7 +162,6 @@ def test_what_each_needs_and_its_loss() -> None:
     ppo = an_algorithm(PpoSettings(num_mini_batches=4, dual_clip=3.0))
     sft = an_algorithm(SftSettings())
     assert [each.name for each in (grpo, ppo, sft)] == ["grpo", "ppo", "sft"]
-    assert [each.needs_contrast for each in (grpo, ppo, sft)] == [True, False, False]
     assert [each.needs_old_logprobs for each in (grpo, ppo, sft)] == [True, False, False]
     assert [each.needs_reference_logprobs for each in (grpo, ppo, sft)] == [True, False, False]
     assert (grpo.num_epochs, ppo.num_mini_batches, sft.num_epochs) == (2, 4, 1)

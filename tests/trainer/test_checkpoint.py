@@ -45,6 +45,17 @@ def test_weights_and_offsets_come_back_together(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_the_newest_can_be_told_of_a_later_publication(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, Alone(), keep=2)
+    checkpoints.save(OneNumber(1), state(1))
+    checkpoints.save(OneNumber(2), state(2))
+    amended = state(2).model_copy(update={"policy_version": 9})
+    checkpoints.amend(amended)
+    policy = OneNumber()
+    assert checkpoints.load(policy, "run") == amended
+    assert policy.number == 2
+
+
 def test_nothing_to_load(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path / "new", Alone(), keep=2).load(OneNumber(), "run") is None
 

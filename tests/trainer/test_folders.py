@@ -40,6 +40,6 @@ def test_the_last_are_kept(tmp_path: Path) -> None:
     for number in (1, 2, 10, 9):
         (tmp_path / f"step-{number:08d}").mkdir()
     (tmp_path / "step-notes").mkdir()
-    assert keep_last(tmp_path, "step-", 2, also=frozenset({1})) == [2]
-    assert list(numbered(tmp_path, "step-")) == [1, 9, 10]
+    assert keep_last(tmp_path, "step-", 3) == [1]
+    assert list(numbered(tmp_path, "step-")) == [2, 9, 10]
     assert keep_last(tmp_path, "step-", 5) == []

@@ -37,10 +37,18 @@ class Log:
         self.batches = batches
         self.stop = stop
         self.at = 0
+        self.begins_at = 0
         self.left = kill_after
 
     def seek(self, offsets: Mapping[str, int]) -> None:
-        self.at = offsets["batches:0"]
+        self.at = offsets.get("batches:0", self.begins_at)
+
+    @property
+    def offsets(self) -> Mapping[str, int]:
+        return {"batches:0": self.at}
+
+    def waiting_for(self) -> str:
+        return "nothing"
 
     def poll(self, timeout_s: float) -> TrainingBatch | None:  # noqa: ARG002
         if self.at == len(self.batches):
@@ -60,6 +68,7 @@ class Outlet:
         self.versions: list[tuple[int, tuple[str, ...]]] = []
         self.reports: list[Report] = []
         self.trained: list[str] = []
+        self.kill_after_reports: int | None = None
 
     def publish_weights(self, policy: Policy, state: TrainState) -> int:  # noqa: ARG002
         self.versions.append((state.step, state.unpublished))
@@ -68,6 +77,8 @@ class Outlet:
     def publish_step(self, report: Report, batch_ids: Sequence[str]) -> None:
         self.reports.append(report)
         self.trained += batch_ids
+        if len(self.reports) == self.kill_after_reports:
+            raise KilledError
 
 
 class Silent:
@@ -143,16 +154,20 @@ def run(
     parallel: Parallel,
     made: Sequence[TrainingBatch],
     outlet: Outlet,
+    *,
     kill_after: int | None = None,
+    begins_at: int = 0,
 ) -> tuple[TrainState, Policy]:
+    """`begins_at` is where a run begins that has no offsets."""
     torch.manual_seed(settings.run.seed)
     stop, ranks = threading.Event(), Ranks()
-    policy = make_policy(settings, parallel)
+    policy, log = make_policy(settings, parallel), Log(made, stop, kill_after)
+    log.begins_at = begins_at
     loop = Loop(
         settings,
         policy,
         make_algorithm(settings.algorithm, SampleRules.from_settings(settings)),
-        source=BatchSource(ranks, Log(made, stop, kill_after), stop),
+        source=BatchSource(ranks, log, stop),
         checkpoints=Checkpoints(settings.checkpoint_path, ranks, keep=settings.checkpoint.keep),
         outlet=outlet,
         progress=Silent(),
@@ -184,7 +199,7 @@ def test_a_killed_run_comes_to_the_same_weights(
     settings, outlet = settings_for(model, tmp_path / "b"), Outlet()
     for kill_after in kills:
         with pytest.raises(KilledError):
-            run(settings, parallel, made, outlet, kill_after)
+            run(settings, parallel, made, outlet, kill_after=kill_after)
         found = Checkpoints(settings.checkpoint_path, Ranks(), keep=2).newest()
         done = found[0].num_batches if found else 0
         # What no checkpoint knows of is trained on again, and nothing else.
@@ -209,6 +224,9 @@ def test_what_is_too_old_is_left_out_and_counted(model: Path, parallel: Parallel
     state, _ = run(settings, parallel, made, outlet)
     assert [report.metrics["num_stale_groups"] for report in outlet.reports] == [0, 0, 2, 0]
     assert [report.num_rollouts for report in outlet.reports] == [4, 4, 0, 4]
+    # By which a feeder knows that nothing of the third is to come.
+    assert [report.num_steps for report in outlet.reports] == [1, 1, 0, 1]
+    assert [report.num_batches for report in outlet.reports] == [1, 2, 3, 4]
     assert (state.step, state.num_batches) == (3, 4)
 
 
@@ -241,8 +259,78 @@ def test_a_batch_with_nothing_to_learn_from_goes_by(model: Path, parallel: Paral
 def test_it_ends_when_it_should(
     model: Path, parallel: Parallel, tmp_path: Path, stop: dict[str, Any], num_batches: int
 ) -> None:
-    state, _ = run(settings_for(model, tmp_path, stop=stop), parallel, batches(5), Outlet())
+    settings, made = settings_for(model, tmp_path, stop=stop), batches(5)
+    state, _ = run(settings, parallel, made, Outlet())
     assert state.num_batches == num_batches
+    if num_batches < len(made):
+        # Started again, by whatever watches it, it has nothing left to do.
+        again = Outlet()
+        assert run(settings, parallel, made, again)[0] == state
+        assert (again.trained, again.versions) == ([], [])
+
+
+def test_the_reward_is_that_of_all_settled_rollouts(model: Path, parallel: Parallel, tmp_path: Path) -> None:
+    """Those that all did equally well are in no batch: what is in one never says that all is learnt."""
+    made = [batch._replace(num_settled=16, settled_outcome=0.95) for batch in batches(4)]
+    outlet = Outlet()
+    stop = {"reward": 0.95, "reward_window": 30}
+    state, _ = run(settings_for(model, tmp_path, stop=stop), parallel, made, outlet)
+    assert state.num_batches == 2
+    assert outlet.reports[0].metrics["outcome"] == 0.95
+    assert outlet.reports[0].metrics["outcome_trained"] == 0.5
+
+
+def test_a_step_is_in_the_log_before_a_checkpoint_knows_of_it(
+    model: Path, parallel: Parallel, tmp_path: Path
+) -> None:
+    """Killed in between, it is said again; the other way round nobody would ever hear of it."""
+    settings, made, outlet = (
+        settings_for(model, tmp_path, checkpoint={"every_steps": 1}),
+        batches(3),
+        Outlet(),
+    )
+    outlet.kill_after_reports = 2
+    with pytest.raises(KilledError):
+        run(settings, parallel, made, outlet)
+    again = Outlet()
+    run(settings, parallel, made, again)
+    assert outlet.trained == ["batch-0", "batch-1"]
+    assert again.trained == ["batch-1", "batch-2"]
+
+
+def test_a_run_that_begins_at_the_end_of_the_log_begins_there_once(
+    model: Path, parallel: Parallel, tmp_path: Path
+) -> None:
+    settings, made = settings_for(model, tmp_path, data={"start": "latest"}), batches(4)
+    with pytest.raises(KilledError):
+        run(settings, parallel, made, Outlet(), kill_after=1, begins_at=1)
+    outlet = Outlet()
+    run(settings, parallel, made, outlet, begins_at=4)
+    assert outlet.trained == ["batch-1", "batch-2", "batch-3"]
+
+
+def test_calls_from_before_the_run_s_own_weights_are_too_old(
+    model: Path, parallel: Parallel, tmp_path: Path
+) -> None:
+    """A run that starts over begins with other weights than those of the version before its first."""
+
+    class LaterOutlet(Outlet):
+        def publish_weights(self, policy: Policy, state: TrainState) -> int:
+            return super().publish_weights(policy, state) + (6 if state.policy_version is None else 0)
+
+    outlet, made = LaterOutlet(), [*batches(1, version=6), *batches(2, version=7)[1:]]
+    run(settings_for(model, tmp_path, data={"max_staleness": 9}), parallel, made, outlet)
+    assert [report.metrics["num_stale_groups"] for report in outlet.reports] == [2, 0]
+
+
+def test_the_gap_to_the_engine_is_of_the_same_weights(
+    model: Path, parallel: Parallel, tmp_path: Path
+) -> None:
+    """A version that two batches are trained on between: the second's weights are no version's."""
+    outlet = Outlet()
+    run(settings_for(model, tmp_path, publish={"every_steps": 2}), parallel, batches(3), outlet)
+    has_gap = ["engine_gap_max" in report.metrics for report in outlet.reports]
+    assert has_gap == [True, False, False]
 
 
 def test_several_steps_a_batch(model: Path, parallel: Parallel, tmp_path: Path) -> None:
@@ -251,8 +339,12 @@ def test_several_steps_a_batch(model: Path, parallel: Parallel, tmp_path: Path) 
     settings = settings_for(model, tmp_path, algorithm=algorithm, publish={"every_steps": 8})
     state, _ = run(settings, parallel, batches(3), outlet)
     assert state.step == 12
-    # Passed within a batch; and the rest at the end.
+    # Passed within a batch; and the rest at the end, which the checkpoint knows of too.
     assert [step for step, _ in outlet.versions] == [0, 8, 12]
+    found = Checkpoints(settings.checkpoint_path, Ranks(), keep=2).newest()
+    assert found is not None
+    assert found[0] == state
+    assert (state.policy_version, state.unpublished) == (3, ())
 
 
 def test_supervised_training_through_the_same_loop(model: Path, parallel: Parallel, tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ def one_token(
     old = logprob("old")
     batch = MicroBatch(
         token_ids_BS=torch.tensor([[1, 2]]),
-        lengths_B=torch.tensor([2]),
         weights_BS=torch.tensor([[0.0, weight]]),
         advantages_BS=torch.tensor([[0.0, advantage]]),
         behaviour_logprobs_BS=logprob("behaviour") if "behaviour" in probabilities else old,
@@ -166,7 +165,6 @@ def random_batch(seed: int, *, B: int = 5, S: int = 7) -> tuple[torch.Tensor, to
     weights_BS[:, 0] = 0
     batch = MicroBatch(
         token_ids_BS=torch.zeros(B, S, dtype=torch.int64),
-        lengths_B=torch.full((B,), S),
         weights_BS=weights_BS,
         advantages_BS=torch.randn(B, S, generator=generator),
         behaviour_logprobs_BS=logprobs(),

@@ -110,6 +110,18 @@ def test_a_call_that_cannot_train_is_counted_and_context_at_most(
     assert left_out == {reason: 1}
 
 
+@pytest.mark.parametrize(("prompt", "response"), [([1, 10], [3]), ([1, 2], [3, 10])])
+def test_a_call_with_ids_that_the_model_has_not_came_from_another(
+    prompt: list[int], response: list[int]
+) -> None:
+    """C3's kind: it would end the run, and the next one."""
+    left_out: Counter[str] = Counter()
+    rules = SampleRules(vocabulary=10)
+    assert samples_of(a_trajectory(a_call(prompt, response)), rules, left_out) == []
+    assert left_out == {"other_vocabulary": 1}
+    assert len(samples_of(a_trajectory(a_call([1, 2], [9])), rules)) == 1
+
+
 def test_a_lossy_call_does_not_part_what_goes_on_without_it() -> None:
     lossy = a_call([1, 2, 3, 4], [5], trainable=False)
     [sample] = samples_of(a_trajectory(a_call([1, 2], [3]), lossy, a_call([1, 2, 3, 4, 5, 6], [8])))

@@ -73,6 +73,13 @@ def test_rules_for_samples() -> None:
     assert not SftSettings().needs_call_rewards
 
 
+def test_no_sequence_is_longer_than_the_model_has_positions() -> None:
+    settings = read(LEAST | {"data": {"max_sequence_tokens": 64}}, FILE)
+    for positions, expected in ((32, 32), (128, 64)):
+        rules = SampleRules.from_settings(settings, max_positions=positions, vocabulary=10)
+        assert (rules.max_tokens, rules.vocabulary) == (expected, 10)
+
+
 @pytest.mark.parametrize(
     ("tables", "message"),
     [

@@ -23,6 +23,13 @@ class Scripted:
     def seek(self, offsets: Mapping[str, int]) -> None:
         self.began_at = offsets
 
+    @property
+    def offsets(self) -> Mapping[str, int]:
+        return self.began_at or {"batches:0": 0}
+
+    def waiting_for(self) -> str:
+        return "the batcher has 5 records to handle"
+
     def poll(self, timeout_s: float) -> TrainingBatch | None:  # noqa: ARG002
         if not self.found:
             self.stop.set()
@@ -35,7 +42,7 @@ def test_batches_until_told_to_stop() -> None:
     stop = threading.Event()
     reader = Scripted(stop, "a", None, None, "b")
     source = BatchSource(OneRank(), reader, stop)
-    source.start(TrainState(run_id="r", offsets={"batches:0": 3}))
+    assert source.start(TrainState(run_id="r", offsets={"batches:0": 3})) == {"batches:0": 3}
     assert [batch.batch_id for batch in source] == ["a", "b"]
     assert reader.began_at == {"batches:0": 3}
 
@@ -48,12 +55,12 @@ def test_it_says_what_it_waits_for() -> None:
     )
     source.start(TrainState(run_id="r"))
     assert [batch.batch_id for batch in source] == ["a"]
-    assert said[0] == "a batch, for 0 s"
+    assert said[0] == "a batch, for 0 s: the batcher has 5 records to handle"
 
 
 def test_others_take_what_the_main_rank_sends() -> None:
     batch = TrainingBatch("a", [], {}, 0.0)
-    sent: list[object] = [batch, "nothing yet", batch, None]
+    sent: list[object] = [{"batches:0": 4}, batch, "nothing yet", batch, None]
 
     class Other:
         is_main = False
@@ -63,5 +70,5 @@ def test_others_take_what_the_main_rank_sends() -> None:
             return sent.pop(0)
 
     source = BatchSource(Other(), None, threading.Event())
-    source.start(TrainState(run_id="r"))
+    assert source.start(TrainState(run_id="r")) == {"batches:0": 4}
     assert list(source) == [batch, batch]

@@ -82,7 +82,6 @@ def micro_batch(seed: int, num_samples: int, length: int) -> MicroBatch:
     zeros = torch.zeros(size)
     return MicroBatch(
         token_ids_BS=torch.randint(0, VOCABULARY, size, generator=random),
-        lengths_B=torch.full((num_samples,), length),
         weights_BS=weights,
         advantages_BS=torch.randn(size, generator=random),
         behaviour_logprobs_BS=zeros,
@@ -102,7 +101,7 @@ def loss(logprobs_BS: torch.Tensor, entropy_BS: torch.Tensor, batch: MicroBatch)
     return LossOutput(
         -(batch.weights_BS * terms_BS).sum(),
         sums={"num_actions": (batch.weights_BS > 0).sum()},
-        maxima={"length": batch.lengths_B.max()},
+        maxima={"length": torch.tensor(batch.token_ids_BS.shape[1])},
     )
 
 

@@ -27,6 +27,8 @@ SPREADS = {
     "tp2": Spread(2, ParallelSettings(tensor=2)),
     "pp2": Spread(2, ParallelSettings(pipeline=2)),
     "tp2-pp2": Spread(4, ParallelSettings(tensor=2, pipeline=2)),
+    "dp2-tp2": Spread(4, ParallelSettings(tensor=2)),
+    "dp2-pp2": Spread(4, ParallelSettings(pipeline=2)),
 }
 
 
@@ -52,14 +54,13 @@ def test_processes_compute_what_hugging_face_does(
     dp_size = spread.num_processes // (spread.settings.tensor * spread.settings.pipeline)
     for name in MODELS:
         for rank, found in enumerate(ranks):
-            # With the sizes here, one of data-parallel and model-parallel is 1.
-            assert_same(
-                found[name], references[name], batches_of=(rank % dp_size, dp_size), is_main=rank == 0
-            )
+            # Megatron's order: tensor, then data, then pipeline.
+            dp_rank = rank // spread.settings.tensor % dp_size
+            assert_same(found[name], references[name], batches_of=(dp_rank, dp_size), is_main=rank == 0)
     for name in CHECKPOINTED:
         assert_close(ranks[0][f"resumed-{name}"], references[name].weights)
         if spread.settings.tensor > 1:
-            assert_same(ranks[0][f"sequence-{name}"], references[name], batches_of=(0, 1))
+            assert_same(ranks[0][f"sequence-{name}"], references[name], batches_of=(0, dp_size))
     assert_fresh(ranks, models)
     for name in CHECKPOINTED:
         with Parallel.start() as parallel:

@@ -37,10 +37,6 @@ class Algorithm(Protocol):
     def name(self) -> str: ...
 
     @property
-    def needs_contrast(self) -> bool:
-        """A group whose rollouts have all the same reward teaches nothing: the batcher may drop it."""
-
-    @property
     def needs_old_logprobs(self) -> bool:
         """Micro-batches want the trained model's own logprobs, from before the first step on the batch."""
 
@@ -140,7 +136,6 @@ class Grpo(_PolicyGradient):
     """
 
     name = "grpo"
-    needs_contrast = True
 
     def weigh(self, groups: Groups) -> list[WeightedSample]:
         return self._weigh(groups)
@@ -154,7 +149,6 @@ class PpoClip(_PolicyGradient):
     """
 
     name = "ppo"
-    needs_contrast = False
 
     def weigh(self, groups: Groups) -> list[WeightedSample]:
         return self._weigh([list(chain.from_iterable(groups))])
@@ -167,7 +161,6 @@ class Sft:
     settings: SftSettings
 
     name = "sft"
-    needs_contrast = False
     needs_old_logprobs = False
     needs_reference_logprobs = False
 

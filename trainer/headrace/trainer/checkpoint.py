@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from headrace.schemas.codec import describe
 from headrace.schemas.errors import FatalError
-from headrace.trainer.folders import finish, keep_last, numbered, remove_unfinished
+from headrace.trainer.folders import finish, keep_last, numbered, remove_unfinished, replace_file
 
 PREFIX = "batch-"
 _STATE = "state.json"
@@ -35,12 +35,16 @@ class TrainState(BaseModel):
     """Of the last batch: where to go on reading, and by which a batch that comes again is known."""
     policy_version: int | None = None
     """Of the weights as they were last published."""
+    first_version: int | None = None
+    """Of the weights that the run began with: calls of versions before it came from other weights."""
+    num_versions: int = 0
+    """Published by the run, the first one among them."""
     unpublished: tuple[str, ...] = ()
     """Batches trained on since then."""
     num_samples: int = 0
     num_tokens: int = 0
     outcomes: tuple[float, ...] = ()
-    """Of the last rollouts trained on, as many as [stop] looks at."""
+    """Of the last rollouts that were settled, trained on or not, as many as [stop] looks at."""
 
 
 class Checkpointed(Protocol):
@@ -112,3 +116,9 @@ class Checkpoints:
             finish(draft, target)
             keep_last(self._folder, PREFIX, self._keep)
         self._ranks.barrier()
+
+    def amend(self, state: TrainState) -> None:
+        """The newest checkpoint's weights have another state: they were published since."""
+        found = self.newest()
+        if self._ranks.is_main and found is not None:
+            replace_file(found[1] / _STATE, state.model_dump_json(indent=1))

@@ -18,24 +18,39 @@ def whole_folder(target: Path) -> Iterator[Path]:
     """
     if target.exists():
         raise FileExistsError(f"{target} is there already")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f"{_UNFINISHED}{target.name}-", dir=target.parent))
+    with draft_folder(target.parent, target.name) as draft:
+        yield draft
+        finish(draft, target)
+
+
+@contextmanager
+def draft_folder(parent: Path, name: str) -> Iterator[Path]:
+    """A folder in `parent` to write into and to `finish`; it is gone in the end if it was not."""
+    parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f"{_UNFINISHED}{name}-", dir=parent))
+    draft.chmod(0o755)
     try:
         yield draft
-        draft.chmod(0o755)
-        finish(draft, target)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
+    finally:
+        if draft.exists():
+            shutil.rmtree(draft, ignore_errors=True)
 
 
 def finish(draft: Path, target: Path) -> None:
     """What was written to the draft is on the disk, and the target is it."""
-    for file in draft.rglob("*"):
-        if file.is_file():
-            _sync(file)
+    for path in (*draft.rglob("*"), draft):
+        _sync(path)
     draft.rename(target)
     _sync(target.parent)
+
+
+def replace_file(path: Path, content: str) -> None:
+    """The file has the old content or the new one, whenever we are killed."""
+    draft = path.with_name(f"{_UNFINISHED}{path.name}")
+    draft.write_text(content)
+    _sync(draft)
+    draft.rename(path)
+    _sync(path.parent)
 
 
 def remove_unfinished(parent: Path) -> int:
@@ -56,10 +71,10 @@ def numbered(parent: Path, prefix: str) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def keep_last(parent: Path, prefix: str, number: int, *, also: frozenset[int] = frozenset()) -> list[int]:
-    """Remove the older ones but for `also`; the numbers that went."""
+def keep_last(parent: Path, prefix: str, number: int) -> list[int]:
+    """Remove the older ones; the numbers that went."""
     folders = numbered(parent, prefix)
-    old = [each for each in list(folders)[: max(len(folders) - number, 0)] if each not in also]
+    old = list(folders)[: max(len(folders) - number, 0)]
     for each in old:
         shutil.rmtree(folders[each])
     return old

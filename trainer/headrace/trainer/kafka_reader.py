@@ -15,9 +15,24 @@ class KafkaReader:
     def seek(self, offsets: Mapping[str, int]) -> None:
         self._consumer.seek(offsets)
 
+    @property
+    def offsets(self) -> Mapping[str, int]:
+        return self._consumer.offsets
+
+    def waiting_for(self) -> str:
+        return self._consumer.waiting_for()
+
     def poll(self, timeout_s: float) -> TrainingBatch | None:
         batch = self._consumer.poll(timeout_s)
         if batch is None:
             return None
         groups = [group.trajectories for group in batch.groups]
-        return TrainingBatch(batch.batch_id, groups, batch.offsets, waited_s=0.0)
+        num_settled = batch.settled_num_outcomes
+        return TrainingBatch(
+            batch.batch_id,
+            groups,
+            batch.offsets,
+            waited_s=0.0,
+            num_settled=num_settled,
+            settled_outcome=batch.settled_outcome_sum / num_settled if num_settled else 0.0,
+        )

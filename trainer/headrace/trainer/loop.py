@@ -6,16 +6,14 @@ between batches, and a resume trains each batch exactly once as the weights know
 """
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import fmean as mean
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import structlog
 
-from headrace.schemas.records import Trajectory
 from headrace.trainer.algorithms import Algorithm
 from headrace.trainer.checkpoint import Checkpoints, TrainState
 from headrace.trainer.micro_batches import (
@@ -25,16 +23,18 @@ from headrace.trainer.micro_batches import (
     with_reference_logprobs,
 )
 from headrace.trainer.policy import Policy, StepOutput
+from headrace.trainer.preparation import Prepared, outcome_metrics, prepare, settled_outcomes
 from headrace.trainer.progress import Progress, Report
-from headrace.trainer.sample import MicroBatch, Sample, WeightedSample
-from headrace.trainer.samples import SampleRules, samples_of
+from headrace.trainer.sample import MicroBatch, WeightedSample
+from headrace.trainer.samples import SampleRules
 from headrace.trainer.settings import TrainSettings
 from headrace.trainer.source import BatchSource, TrainingBatch
 
 log = structlog.get_logger(__name__)
 
-
 _GAP = "logprob_gap"
+_MAX_ENGINE_GAP = 1.0
+"""In bfloat16 rounding alone makes some tenths; another temperature makes more than this."""
 
 
 class Outlet(Protocol):
@@ -43,21 +43,8 @@ class Outlet(Protocol):
     def publish_weights(self, policy: Policy, state: TrainState) -> int:
         """The version that the policy's weights have now, the same on every rank. Collective."""
 
-    def publish_step(self, report: Report, batch_ids: Sequence[str]) -> None: ...
-
-
-class Prepared(NamedTuple):
-    """A batch after what is too old is left out."""
-
-    groups: list[list[tuple[Trajectory, list[Sample]]]]
-    num_stale: int
-    """Groups."""
-    left_out: Counter[str]
-    """Attempts, calls and sequences that are not trained on, by reason."""
-
-    @property
-    def outcomes(self) -> list[float]:
-        return [each.outcome for group in self.groups for each, _ in group if each.outcome is not None]
+    def publish_step(self, report: Report, batch_ids: Sequence[str]) -> None:
+        """Return when it is in the log. Collective."""
 
 
 @dataclass
@@ -90,7 +77,9 @@ class Loop:
     ) -> None:
         """`reference` is the fixed policy of the KL term."""
         self._settings = settings
-        self._rules = SampleRules.from_settings(settings)
+        self._rules = SampleRules.from_settings(
+            settings, max_positions=policy.max_positions, vocabulary=policy.vocabulary
+        )
         self._policy = policy
         self._algorithm = algorithm
         self._source = source
@@ -98,6 +87,8 @@ class Loop:
         self._outlet = outlet
         self._progress = progress
         self._reference = reference
+        self._unreported = _Clock()
+        """What was done after the last report."""
         self.state = TrainState(run_id=settings.run.name)
 
     def run(self) -> TrainState:
@@ -108,22 +99,32 @@ class Loop:
         if self.state.policy_version is None:
             # Calls are to be stamped from the first on.
             self._publish_weights()
-        self._source.start(self.state)
-        for batch in self._source:
-            clock = _Clock({"idle": batch.waited_s})
-            self._train_on(batch, clock)
-            if self._is_over():
-                break
+            self.state = self._updated(first_version=self.state.policy_version)
+        if not self._is_over():
+            self._train()
         if self.state.unpublished:
             self._publish_weights()
         self._checkpoint()
         return self.state
 
+    def _train(self) -> None:
+        offsets = self._source.start(self.state)
+        if self._settings.data.start == "latest" and not self.state.offsets:
+            # Killed before its first checkpoint, it would begin later than it did.
+            self.state = self._updated(offsets=dict(offsets))
+            self._checkpoint()
+        for batch in self._source:
+            clock, self._unreported = self._unreported, _Clock()
+            clock.spent_s["idle"] = batch.waited_s
+            self._train_on(batch, clock)
+            if self._is_over():
+                break
+
     # --- one batch -----------------------------------------------------------------------------------
 
     def _train_on(self, batch: TrainingBatch, clock: "_Clock") -> None:
         with clock.on("preparation"):
-            prepared = self._prepared(batch)
+            prepared = prepare(batch, self._rules, self.state, self._settings.data.max_staleness)
             weighted = self._algorithm.weigh(prepared.groups)
         steps: list[StepOutput] = []
         before = self.state.step
@@ -131,27 +132,15 @@ class Loop:
         if any(each.sample.num_actions for each in weighted):
             steps = self._steps(weighted, clock)
         self._advance(batch, prepared, weighted, len(steps))
+        # In this order: what a checkpoint knows of is in the log, and what no checkpoint knows of is found
+        # again, or said again, when its step is repeated.
         with clock.on("sync"):
-            # In this order: a checkpoint knows the version of its weights, and a version that no checkpoint
-            # knows is found again when its step is repeated.
             if self._has_passed(self._settings.publish.every_steps, before):
                 self._publish_weights()
+        self._tell(batch, prepared, weighted, steps, clock=clock, gap=gap)
+        with self._unreported.on("sync"):
             if self._has_passed(self._settings.checkpoint.every_steps, before):
                 self._checkpoint()
-        self._tell(batch, prepared, weighted, steps, clock=clock, gap=gap)
-
-    def _prepared(self, batch: TrainingBatch) -> Prepared:
-        """Staleness is the version in training less the oldest in the group, from the records (C15)."""
-        limit, version = self._settings.data.max_staleness, self.state.policy_version
-        groups, num_stale, left_out = [], 0, Counter[str]()
-        for group in batch.groups:
-            made = [(each, samples_of(each, self._rules, left_out)) for each in group]
-            versions = [s.min_version for _, samples in made for s in samples if s.min_version is not None]
-            if version is not None and versions and version - min(versions) > limit:
-                num_stale += 1
-            else:
-                groups.append(made)
-        return Prepared(groups, num_stale, left_out)
 
     def _steps(self, weighted: Sequence[WeightedSample], clock: "_Clock") -> list[StepOutput]:
         algorithm = self._algorithm
@@ -186,7 +175,7 @@ class Loop:
         On a micro-batch of the calls that came from the version that is in training now: it tells how far the
         two programs differ, and nothing of how far the policy has moved.
         """
-        version = self.state.policy_version
+        version = None if self.state.unpublished else self.state.policy_version
         fresh = [each for each in weighted if version is not None and each.sample.min_version == version]
         with clock.on("logprobs"):
             made = micro_batches(
@@ -199,34 +188,45 @@ class Loop:
                 (logprobs_BS.cpu() - batch.behaviour_logprobs_BS).abs()[batch.weights_BS != 0]
                 for batch, logprobs_BS in zip(made, self._policy.logprobs(made), strict=True)
             ]
-        return next((float(gap.max()) for gap in gaps if gap.numel()), None)
+        found = next((float(gap.max()) for gap in gaps if gap.numel()), None)
+        if found is not None and found > _MAX_ENGINE_GAP:
+            log.warning(
+                "engine and trainer differ on the same weights: do agents sample at [model] temperature?",
+                engine_gap_max=found,
+                policy_version=version,
+            )
+        return found
 
     def _advance(
         self, batch: TrainingBatch, prepared: Prepared, weighted: Sequence[WeightedSample], num_steps: int
     ) -> None:
-        state, outcomes = self.state, tuple(prepared.outcomes)
-        self.state = state.model_copy(
-            update={
-                "step": state.step + num_steps,
-                "num_batches": state.num_batches + 1,
-                "offsets": dict(batch.offsets),
-                "unpublished": (*state.unpublished, batch.batch_id) if num_steps else state.unpublished,
-                "num_samples": state.num_samples + len(weighted),
-                "num_tokens": state.num_tokens + sum(len(each.sample) for each in weighted),
-                "outcomes": (*state.outcomes, *outcomes)[-self._settings.stop.reward_window :],
-            }
+        state, window = self.state, self._settings.stop.reward_window
+        self.state = self._updated(
+            step=state.step + num_steps,
+            num_batches=state.num_batches + 1,
+            offsets=dict(batch.offsets),
+            unpublished=(*state.unpublished, batch.batch_id) if num_steps else state.unpublished,
+            num_samples=state.num_samples + len(weighted),
+            num_tokens=state.num_tokens + sum(len(each.sample) for each in weighted),
+            outcomes=(*state.outcomes, *settled_outcomes(batch, prepared, window))[-window:],
         )
+
+    def _updated(self, **changes: object) -> TrainState:
+        return self.state.model_copy(update=changes)
 
     # --- what goes out -------------------------------------------------------------------------------
 
     def _publish_weights(self) -> None:
         version = self._outlet.publish_weights(self._policy, self.state)
-        self.state = self.state.model_copy(update={"policy_version": version, "unpublished": ()})
+        num_versions = self.state.num_versions + 1
+        self.state = self._updated(policy_version=version, unpublished=(), num_versions=num_versions)
 
     def _checkpoint(self) -> None:
         newest = self._checkpoints.newest()
         if newest is None or newest[0].num_batches < self.state.num_batches:
             self._checkpoints.save(self._policy, self.state)
+        elif newest[0] != self.state:
+            self._checkpoints.amend(self.state)
 
     def _tell(
         self,
@@ -238,8 +238,8 @@ class Loop:
         clock: "_Clock",
         gap: float | None,
     ) -> None:
-        outcomes = prepared.outcomes
-        metrics = mean_metrics(steps) | {
+        metrics = mean_metrics(steps) | outcome_metrics(batch, prepared)
+        metrics |= {
             "num_groups": float(len(prepared.groups)),
             "num_stale_groups": float(prepared.num_stale),
             "num_actions": float(sum(each.sample.num_actions for each in weighted)),
@@ -247,13 +247,12 @@ class Loop:
         metrics |= {f"left_out_{reason}": float(number) for reason, number in prepared.left_out.items()}
         if gap is not None:
             metrics["engine_gap_max"] = gap
-        if outcomes:
-            metrics["outcome"] = mean(outcomes)
         report = Report(
             step=self.state.step,
             num_batches=self.state.num_batches,
+            num_steps=len(steps),
             policy_version=self.state.policy_version,
-            num_rollouts=sum(len(group) for group in prepared.groups),
+            num_rollouts=prepared.num_rollouts,
             num_tokens=sum(len(each.sample) for each in weighted),
             num_stale=prepared.num_stale,
             metrics=metrics,
@@ -272,7 +271,7 @@ class Loop:
         return (
             reached
             or (stop.max_steps is not None and state.step >= stop.max_steps)
-            or (stop.max_versions is not None and (state.policy_version or 0) >= stop.max_versions)
+            or (stop.max_versions is not None and state.num_versions >= stop.max_versions)
         )
 
 
@@ -289,6 +288,7 @@ def mean_metrics(steps: Sequence[StepOutput]) -> dict[str, float]:
                 found.setdefault(name, []).append(value / num)
         for name in ("loss", "grad_norm", "lr"):
             found.setdefault(name, []).append(getattr(step, name))
+        found.setdefault("skipped", []).append(float(step.was_skipped))
     means = {name: mean(values) for name, values in found.items()}
     for step in steps:
         for name, value in step.maxima.items():

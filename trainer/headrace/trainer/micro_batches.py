@@ -47,19 +47,17 @@ def micro_batches(
     max_tokens: int,
     dp_rank: int = 0,
     dp_size: int = 1,
-    pad_to: int = 1,
-    device: torch.device | str = "cpu",
 ) -> list[MicroBatch]:
     """This rank's part of the batch, as many micro-batches as any other rank's; longest first.
 
-    B·S ≤ max_tokens, S a multiple of `pad_to` (sequence parallel wants its size), padding included; a
-    sample larger than that is alone. Where there are too few samples for every rank, an empty micro-batch
-    (one position, all weights 0) keeps step. Samples whose weights are all 0 are left out.
+    On the CPU. B·S ≤ max_tokens, padding included; a sample larger than that is alone. Where there are too
+    few samples for every rank, an empty micro-batch (one position, all weights 0) keeps step. Samples whose
+    weights are all 0 are left out.
     `old_logprobs_BS` are the behaviour's.
     """
-    plan = _plan(samples, max_tokens, dp_size, pad_to)
+    plan = _plan(samples, max_tokens, dp_size)
     mine = [group for turn, group in enumerate(plan) if _rank(turn, dp_size) == dp_rank]
-    return [_stack([samples[index] for index in group], pad_to, torch.device(device)) for group in mine]
+    return [_stack([samples[index] for index in group]) for group in mine]
 
 
 def with_old_logprobs(batches: Iterable[MicroBatch], logprobs: Iterable[torch.Tensor]) -> list[MicroBatch]:
@@ -79,9 +77,9 @@ def with_reference_logprobs(
     ]
 
 
-def _plan(samples: Sequence[WeightedSample], max_tokens: int, dp_size: int, pad_to: int) -> list[list[int]]:
+def _plan(samples: Sequence[WeightedSample], max_tokens: int, dp_size: int) -> list[list[int]]:
     """Indices of each micro-batch of all ranks, largest first; the count is a multiple of dp_size."""
-    sizes = [_round_up(len(each.sample), pad_to) for each in samples]
+    sizes = [len(each.sample) for each in samples]
     by_size = sorted((i for i, each in enumerate(samples) if any(each.weights)), key=lambda i: -sizes[i])
     groups: list[list[int]] = []
     for index in by_size:
@@ -112,26 +110,19 @@ def _rank(turn: int, dp_size: int) -> int:
     return place if lap % 2 == 0 else dp_size - 1 - place
 
 
-def _round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
-
-
-def _stack(samples: Sequence[WeightedSample], pad_to: int, device: torch.device) -> MicroBatch:
-    width = _round_up(max((len(each.sample) for each in samples), default=1), pad_to)
+def _stack(samples: Sequence[WeightedSample]) -> MicroBatch:
+    width = max((len(each.sample) for each in samples), default=1)
 
     def floats(rows: Sequence[Sequence[float]]) -> torch.Tensor:
         padded = [[*row, *[0.0] * (width - len(row))] for row in rows] or [[0.0] * width]
-        return torch.tensor(padded, dtype=torch.float32, device=device)
+        return torch.tensor(padded, dtype=torch.float32)
 
     token_ids = [
         [*each.sample.token_ids, *[_PAD_TOKEN_ID] * (width - len(each.sample))] for each in samples
     ] or [[_PAD_TOKEN_ID] * width]
     behaviour_BS = floats([each.sample.behaviour_logprobs for each in samples])
     return MicroBatch(
-        token_ids_BS=torch.tensor(token_ids, dtype=torch.int64, device=device),
-        lengths_B=torch.tensor(
-            [len(each.sample) for each in samples] or [1], dtype=torch.int64, device=device
-        ),
+        token_ids_BS=torch.tensor(token_ids, dtype=torch.int64),
         weights_BS=floats([each.weights for each in samples]),
         advantages_BS=floats([each.advantages for each in samples]),
         behaviour_logprobs_BS=behaviour_BS,

@@ -38,6 +38,8 @@ class Report(NamedTuple):
     num_stale: int
     metrics: Mapping[str, float]
     durations_s: Mapping[str, float]
+    num_steps: int | None = None
+    """Optimizer steps on the batch, 0 where it was passed over; None: not said."""
 
 
 class Progress(Protocol):
@@ -75,6 +77,20 @@ class LogProgress:
 
     def waiting(self, what: str) -> None:
         log.info("waiting", what=what)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+
+class NoProgress:
+    """On every rank but one."""
+
+    def step(self, report: Report) -> None: ...
+
+    def waiting(self, what: str) -> None: ...
 
     def __enter__(self) -> Self:
         return self

@@ -1,9 +1,12 @@
 """Publishing weights: a folder that vLLM and transformers load, whole, checksummed, then the record (G9).
 
 A step publishes once. A trainer that was killed between the record and its checkpoint comes to the same step
-again, with the same weights, and finds the version there.
+again, with the same weights, and finds the version there. Where they come out otherwise, as on a GPU, they
+are another version in another folder: what is published never changes. Which folders are kept follows from
+the log: a run that goes on from an older checkpoint has lower steps than those it leaves behind.
 """
 
+import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,12 +20,15 @@ from headrace.schemas.records import ResourceVersion
 from headrace.streams.client.manifest import manifest_of
 from headrace.streams.client.publisher import Publisher
 from headrace.streams.client.resource_publishing import publish_resource
+from headrace.streams.client.resource_versions import ResourceVersions
 from headrace.streams.client.resources import read_resources
-from headrace.trainer.folders import keep_last, numbered, whole_folder
+from headrace.trainer.folders import draft_folder, finish, remove_unfinished
 
 PREFIX = "step-"
 _MAX_SHARD_BYTES = 4 * 1024**3
-_NOT_COPIED = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.gguf", ".*")
+_NOT_COPIED = (
+    "*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.gguf", "*.pth", ".*",
+)  # fmt: skip
 _RUN, _STEP = "run_id", "step"
 
 log = structlog.get_logger(__name__)
@@ -49,7 +55,10 @@ class WeightsPublisher:
         keep: int,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """`base` is the model folder whose configuration and tokenizer go with the weights."""
+        """`base` is the model folder whose configuration and tokenizer go with the weights.
+
+        Nobody else may be writing to `folder`; versions of other names may lie there.
+        """
         self._publisher = publisher
         self._name = name
         self._run_id = run_id
@@ -57,6 +66,8 @@ class WeightsPublisher:
         self._folder = folder
         self._keep = keep
         self._dtype = dtype
+        if folder.exists():
+            remove_unfinished(folder)
 
     def publish(
         self,
@@ -69,9 +80,9 @@ class WeightsPublisher:
         metadata: Mapping[str, str],
     ) -> ResourceVersion:
         """The version, known to be in the log."""
-        target = self._folder / f"{PREFIX}{step:08d}"
-        manifest = self._write(weights, target)
-        version = self._published(step, manifest) or publish_resource(
+        target = self._write(weights, step)
+        known = read_resources(self._publisher.settings, self._publisher.codec)
+        version = self._published(known, step, target) or publish_resource(
             self._publisher,
             self._name,
             "weights",
@@ -82,29 +93,22 @@ class WeightsPublisher:
             metadata={**metadata, _RUN: self._run_id, _STEP: str(step)},
         )
         log.info("weights published", resource=self._name, version=version.version, step=step)
-        for old in keep_last(self._folder, PREFIX, self._keep):
-            log.info("weights removed", step=old)
+        self._remove_old(known, version)
         return version
 
-    def _write(self, weights: Mapping[str, torch.Tensor], target: Path) -> Mapping[str, str]:
-        """The manifest of what is there now."""
-        if not target.exists():
-            with whole_folder(target) as draft:
-                self._fill(weights, draft)
-            return manifest_of(target)
-        # We were killed after this step was written: the same again is left alone, engines may be reading it.
-        again = target.with_name(f".again-{target.name}")
-        shutil.rmtree(again, ignore_errors=True)
-        with whole_folder(again) as draft:
+    def _write(self, weights: Mapping[str, torch.Tensor], step: int) -> Path:
+        """The folder that has them: its name says what is in it."""
+        with draft_folder(self._folder, f"{PREFIX}{step:08d}") as draft:
             self._fill(weights, draft)
-        manifest = manifest_of(again)
-        if manifest_of(target) == manifest:
-            shutil.rmtree(again)
-        else:
-            log.warning("weights of a step came out differently the second time", path=str(target))
-            shutil.rmtree(target)
-            again.rename(target)
-        return manifest
+            manifest = manifest_of(draft)
+            target = self._folder / f"{PREFIX}{step:08d}-{_digest(manifest)}"
+            if not target.exists():
+                finish(draft, target)
+            elif manifest_of(target) != manifest:
+                log.warning("weights on the disk have changed; they are written again", path=str(target))
+                shutil.rmtree(target)
+                finish(draft, target)
+        return target
 
     def _fill(self, weights: Mapping[str, torch.Tensor], draft: Path) -> None:
         shutil.copytree(self._base, draft, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*_NOT_COPIED))
@@ -113,17 +117,27 @@ class WeightsPublisher:
         }
         save_sharded(tensors, draft)
 
-    def _published(self, step: int, manifest: Mapping[str, str]) -> ResourceVersion | None:
-        """A version of this very run, step and content, if there is one."""
-        versions = read_resources(self._publisher.settings, self._publisher.codec)
-        if self._name not in versions.names():
+    def _published(self, known: ResourceVersions, step: int, target: Path) -> ResourceVersion | None:
+        """The newest version, if it is of this very run, step and content."""
+        if self._name not in known.names():
             return None
-        for number in reversed(versions.versions_of(self._name)):
-            found = versions.pinned(self._name, number)
-            is_ours = found.metadata.get(_RUN) == self._run_id and found.metadata.get(_STEP) == str(step)
-            if is_ours and found.manifest == manifest:
-                return found
-        return None
+        newest = known.pinned(self._name, max(known.versions_of(self._name)))
+        is_ours = newest.metadata.get(_RUN) == self._run_id and newest.metadata.get(_STEP) == str(step)
+        return newest if is_ours and newest.uri == target.resolve().as_uri() else None
+
+    def _remove_old(self, known: ResourceVersions, newest: ResourceVersion) -> None:
+        """Keep the last versions of this name, and those of other names."""
+        kept = {newest.uri}
+        for name in known.names():
+            numbers = sorted(known.versions_of(name))
+            if name == self._name:
+                numbers = [number for number in numbers if number < newest.version]
+                numbers = numbers[max(len(numbers) - self._keep + 1, 0) :]
+            kept |= {known.pinned(name, number).uri for number in numbers}
+        for path in self._folder.glob(f"{PREFIX}*"):
+            if path.is_dir() and path.resolve().as_uri() not in kept:
+                shutil.rmtree(path)
+                log.info("weights removed", path=str(path))
 
 
 def save_sharded(tensors: Mapping[str, torch.Tensor], folder: Path) -> None:
@@ -137,6 +151,6 @@ def save_sharded(tensors: Mapping[str, torch.Tensor], folder: Path) -> None:
     save_torch_state_dict(dict(tensors), folder, max_shard_size=_MAX_SHARD_BYTES)
 
 
-def published_steps(folder: Path) -> Mapping[int, Path]:
-    """What lies there, by step."""
-    return numbered(folder, PREFIX)
+def _digest(manifest: Mapping[str, str]) -> str:
+    lines = "".join(f"{name} {checksum}\n" for name, checksum in sorted(manifest.items()))
+    return hashlib.sha256(lines.encode()).hexdigest()[:12]

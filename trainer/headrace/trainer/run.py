@@ -20,7 +20,7 @@ from headrace.trainer.loop import Loop
 from headrace.trainer.models import DTYPES, make_policy, make_reference
 from headrace.trainer.outlet import KafkaOutlet
 from headrace.trainer.policy import Parallel, ParallelSettings
-from headrace.trainer.progress import LogProgress, Progress, progress_for
+from headrace.trainer.progress import NoProgress, Progress, progress_for
 from headrace.trainer.publish import WeightsPublisher
 from headrace.trainer.ranks import Ranks
 from headrace.trainer.samples import SampleRules
@@ -41,7 +41,9 @@ def run(kafka: KafkaSettings, settings: TrainSettings, codec: Codec | None = Non
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     torch.manual_seed(settings.run.seed)
-    sizes = ParallelSettings(tensor=settings.parallel.tp, pipeline=settings.parallel.pp)
+    sizes = ParallelSettings(
+        tensor=settings.parallel.tp, pipeline=settings.parallel.pp, sequence=settings.parallel.sequence
+    )
     try:
         parallel = Parallel.start(sizes)
     except ValueError as error:
@@ -57,9 +59,11 @@ def train(
     """Within running process groups. Collective."""
     algorithm = make_algorithm(settings.algorithm, SampleRules.from_settings(settings))
     policy = make_policy(settings, parallel)
+    if settings.data.max_sequence_tokens > policy.max_positions:
+        log.info("sequences are cut to the model's positions", max_positions=policy.max_positions)
     ranks = Ranks()
     with ExitStack() as stack:
-        progress: Progress = progress_for(Console(), settings.run.name) if ranks.is_main else LogProgress()
+        progress: Progress = progress_for(Console(), settings.run.name) if ranks.is_main else NoProgress()
         consumer, publisher, weights = None, None, None
         if ranks.is_main:
             consumer = stack.enter_context(BatchConsumer(kafka, start=settings.data.start, codec=codec))
@@ -86,7 +90,9 @@ def train(
                 waiting=progress.waiting,
             ),
             checkpoints=Checkpoints(settings.checkpoint_path, ranks, keep=settings.checkpoint.keep),
-            outlet=KafkaOutlet(ranks, publisher, weights, run_id=settings.run.name, algorithm=algorithm.name),
+            outlet=KafkaOutlet(
+                ranks, publisher, weights, stop, run_id=settings.run.name, algorithm=algorithm.name
+            ),
             progress=progress,
             reference=make_reference(settings, parallel, algorithm),
         )

@@ -52,8 +52,6 @@ class MicroBatch(NamedTuple):
 
     token_ids_BS: torch.Tensor
     """int64; padded on the right."""
-    lengths_B: torch.Tensor
-    """int64."""
     weights_BS: torch.Tensor
     """float32; 0 on padding, prompts and position 0."""
     advantages_BS: torch.Tensor

@@ -25,6 +25,7 @@ OTHER_AGENT = "other_agent"
 OTHER_RESOURCE = "other_resource"
 UNTRAINABLE = "untrainable"
 NO_TOKENS = "no_tokens"
+OTHER_VOCABULARY = "other_vocabulary"
 LOGPROBS_MISMATCH = "logprobs_mismatch"
 NO_REWARD = "no_reward"
 TOO_LONG = "too_long"
@@ -43,15 +44,22 @@ class SampleRules:
     """Calls that name another resource came from another model."""
     needs_call_rewards: bool = False
     """A call without a credited reward is left out: None is not 0."""
+    vocabulary: int | None = None
+    """How many token ids the model has: a call with others came from another."""
 
     @classmethod
-    def from_settings(cls, settings: TrainSettings) -> Self:
+    def from_settings(
+        cls, settings: TrainSettings, *, max_positions: int | None = None, vocabulary: int | None = None
+    ) -> Self:
+        """For a model of so many positions and token ids."""
+        wanted = settings.data.max_sequence_tokens
         return cls(
-            max_tokens=settings.data.max_sequence_tokens,
+            max_tokens=wanted if max_positions is None else min(wanted, max_positions),
             too_long=settings.data.too_long,
             agents=frozenset(settings.data.agents),
             resource=settings.model.resource,
             needs_call_rewards=settings.algorithm.needs_call_rewards,
+            vocabulary=vocabulary,
         )
 
     def why_not_selected(self, call: Transition) -> str | None:
@@ -61,6 +69,9 @@ class SampleRules:
         if self.resource is not None and call.resource_name not in {None, self.resource}:
             return OTHER_RESOURCE
         return None
+
+    def knows(self, *token_ids: tuple[int, ...]) -> bool:
+        return self.vocabulary is None or all(max(ids, default=0) < self.vocabulary for ids in token_ids)
 
     def call_rewards(self, trajectory: Trajectory) -> list[float]:
         """The credited rewards of the policy's calls, trainable or not; those without one are absent."""
@@ -77,6 +88,7 @@ def why_no_actions(call: Transition, prompt: tuple[int, ...], rules: SampleRules
         (not call.trainable, UNTRAINABLE),
         (not prompt or not call.response_token_ids, NO_TOKENS),
         (len(call.response_token_ids) != len(call.response_logprobs), LOGPROBS_MISMATCH),
+        (not rules.knows(prompt, call.response_token_ids), OTHER_VOCABULARY),
         (rules.needs_call_rewards and call.reward is None, NO_REWARD),
     )
     return rules.why_not_selected(call) or next((reason for applies, reason in checks if applies), None)

@@ -51,6 +51,8 @@ class ParallelSettings(Section):
 
     tp: int = Field(default=1, ge=1)
     pp: int = Field(default=1, ge=1)
+    sequence: bool = False
+    """Sequence parallelism: TP's processes share activations too, each a part of the sequence."""
 
 
 class OptimizerSettings(Section):
@@ -177,8 +179,9 @@ class StopSettings(Section):
 
     max_steps: int | None = Field(default=None, ge=1)
     max_versions: int | None = Field(default=None, ge=1)
+    """That the run has published, the one that it began with among them."""
     reward: float | None = None
-    """The mean over the last `reward_window` trained rollouts that is enough."""
+    """The mean over the last `reward_window` settled rollouts that is enough, in batches or not."""
     reward_window: int = Field(default=256, ge=1)
 
 

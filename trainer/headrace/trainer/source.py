@@ -21,12 +21,24 @@ class TrainingBatch(NamedTuple):
     offsets: Mapping[str, int]
     """Where reading goes on after it."""
     waited_s: float
+    num_settled: int = 0
+    """Rollouts with an outcome that were settled since the batch before it, whether it has them or not."""
+    settled_outcome: float = 0.0
+    """Their mean."""
 
 
 class Reader(Protocol):
     """Where batches come from."""
 
-    def seek(self, offsets: Mapping[str, int]) -> None: ...
+    def seek(self, offsets: Mapping[str, int]) -> None:
+        """Go on right after the batch that had them; with none, from where it is told to begin."""
+
+    @property
+    def offsets(self) -> Mapping[str, int]:
+        """Where it is."""
+
+    def waiting_for(self) -> str:
+        """What must come before there is a batch, for people."""
 
     def poll(self, timeout_s: float) -> TrainingBatch | None: ...
 
@@ -62,10 +74,16 @@ class BatchSource:
         self._waiting = waiting
         self._waits_since = 0.0
 
-    def start(self, state: TrainState) -> None:
+    def start(self, state: TrainState) -> Mapping[str, int]:
+        """Begin where the state is; the offsets of that place, on every rank. Collective."""
         self._waits_since = time.monotonic()
-        if self._reader is not None and state.offsets:
+        offsets: object = None
+        if self._reader is not None:
             self._reader.seek(state.offsets)
+            offsets = dict(self._reader.offsets)
+        begun = self._ranks.broadcast(offsets)
+        assert isinstance(begun, dict)  # noqa: S101  what the main rank sent
+        return begun
 
     def __iter__(self) -> Iterator[TrainingBatch]:
         while True:
@@ -87,6 +105,7 @@ class BatchSource:
             if batch is not None:
                 return batch._replace(waited_s=now - self._waits_since)
             if now - round_began >= self._tell_every_s:
-                self._waiting(f"a batch, for {now - self._waits_since:.0f} s")
+                waits_for = self._reader.waiting_for()
+                self._waiting(f"a batch, for {now - self._waits_since:.0f} s: {waits_for}")
                 return _NOTHING_YET
         return None

@@ -5,6 +5,7 @@ norms don't decay. A step whose gradients are not finite changes nothing.
 """
 
 import math
+from functools import partial
 from types import MethodType
 from typing import Any, NamedTuple
 
@@ -60,7 +61,11 @@ class Optimizer:
             parameter.shared_embedding = False
         ddp = DistributedDataParallelConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=True)
         self.model = DistributedDataParallel(config, ddp, model)
-        config.finalize_model_grads_func = _finalize
+        # Tied embeddings stand in the first and in the last stage, and Megatron adds up their gradients when
+        # each data-parallel rank has kept its part of them. Without the mark the parts of two stages are not
+        # the same weights, so there every rank keeps all.
+        is_tie_split = model.share_embeddings_and_output_weights and config.pipeline_model_parallel_size > 1
+        config.finalize_model_grads_func = partial(_finalize, keep_all=is_tie_split)
         chained = get_megatron_optimizer(
             OptimizerConfig(
                 optimizer="adam",
@@ -131,9 +136,15 @@ class Optimizer:
             torch._foreach_mul_(gradients, factor)
 
 
-def _finalize(model: list[torch.nn.Module], _num_tokens: object, **others: Any) -> None:  # noqa: ANN401
+def _finalize(
+    model: list[torch.nn.Module],
+    _num_tokens: object,
+    *,
+    keep_all: bool,
+    **others: Any,  # noqa: ANN401  Megatron's own
+) -> None:
     """Reduced over ranks, and not divided by anything: the loss is a sum."""
-    finalize_model_grads(model, None, **others)
+    finalize_model_grads(model, None, **(others | {"force_all_reduce": keep_all}))
 
 
 # Without Transformer Engine, Megatron runs torch's AdamW, whose state has a `step` tensor for each weight:

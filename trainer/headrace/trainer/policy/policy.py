@@ -96,6 +96,16 @@ class Policy:
         return self._parallel.is_main
 
     @property
+    def max_positions(self) -> int:
+        """Of a sequence."""
+        return int(self.hf_config.max_position_embeddings)
+
+    @property
+    def vocabulary(self) -> int:
+        """How many token ids there are."""
+        return int(self.hf_config.vocab_size)
+
+    @property
     def num_steps(self) -> int:
         """Optimizer steps taken, those of a loaded checkpoint included; skipped ones don't count."""
         return self._trained.num_steps
