@@ -272,10 +272,13 @@ def test_validation_comes_every_few_versions_and_reports(start: MakeRun) -> None
     second = run.groups(4, "val")[2:]
     pinned = [command for command in run.commands("val") if command.group_id in second]
     assert {tuple(command.resources.items()) for command in pinned} == {(("policy", 2),)}
+    run.settle(second[:1], None, mode="val", num_accepted=1, outcome_mean=1.0)
+    wait_until(lambda: run.progress is not None and run.progress.num_val_left == 1, what="half of the round")
     run.stop.set()
     run.end()
+    run.age()
     again = start(val_tasks=["v1", "v2"], val_every=2, val_samples=2, val_at_start=True)
-    again.settle(second, None, mode="val", num_accepted=1, outcome_mean=1.0)
+    again.settle(second[1:], None, mode="val", num_accepted=1, outcome_mean=1.0)
     wait_until(lambda: len(again.reports) == 1, what="the second report")
     assert [
         (r.version, r.num_rollouts, r.num_failed, r.outcome_mean) for r in (*run.reports, *again.reports)
