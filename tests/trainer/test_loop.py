@@ -323,6 +323,25 @@ def test_calls_from_before_the_run_s_own_weights_are_too_old(
     assert [report.metrics["num_stale_groups"] for report in outlet.reports] == [2, 0]
 
 
+def test_a_run_killed_before_its_first_step_s_checkpoint_begins_where_it_did(
+    model: Path, parallel: Parallel, tmp_path: Path
+) -> None:
+    """Its own first version is not that of another run."""
+
+    class Counting(Outlet):
+        def publish_weights(self, policy: Policy, state: TrainState) -> int:
+            super().publish_weights(policy, state)
+            return len(self.versions)
+
+    settings, outlet = settings_for(model, tmp_path), Counting()
+    with pytest.raises(KilledError):
+        run(settings, parallel, batches(3), outlet, kill_after=1)
+    state, _ = run(settings, parallel, batches(3), outlet)
+    assert [step for step, _ in outlet.versions] == [0, 1, 1, 2, 3]
+    assert (state.first_version, state.step) == (1, 3)
+    assert all(report.num_stale == 0 for report in outlet.reports)
+
+
 def test_the_gap_to_the_engine_is_of_the_same_weights(
     model: Path, parallel: Parallel, tmp_path: Path
 ) -> None:

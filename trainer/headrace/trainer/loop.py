@@ -94,25 +94,28 @@ class Loop:
     def run(self) -> TrainState:
         """Until told to stop, or until what the settings ask for is reached. Collective."""
         found = self._checkpoints.load(self._policy, self.state.run_id)
-        if found is not None:
-            self.state = found
-        if self.state.policy_version is None:
-            # Calls are to be stamped from the first on.
-            self._publish_weights()
-            self.state = self._updated(first_version=self.state.policy_version)
+        self.state = found or self.state
         if not self._is_over():
+            self._begin()
             self._train()
         if self.state.unpublished:
             self._publish_weights()
         self._checkpoint()
         return self.state
 
-    def _train(self) -> None:
+    def _begin(self) -> None:
+        """Where the state is. Of a new run that is a checkpoint: started over, it would begin elsewhere."""
         offsets = self._source.start(self.state)
-        if self._settings.data.start == "latest" and not self.state.offsets:
-            # Killed before its first checkpoint, it would begin later than it did.
-            self.state = self._updated(offsets=dict(offsets))
+        if self.state.policy_version is None:
+            # Calls are to be stamped from the first on.
+            self._publish_weights()
+            self.state = self._updated(
+                first_version=self.state.policy_version,
+                offsets=dict(offsets) if self._settings.data.start == "latest" else {},
+            )
             self._checkpoint()
+
+    def _train(self) -> None:
         for batch in self._source:
             clock, self._unreported = self._unreported, _Clock()
             clock.spent_s["idle"] = batch.waited_s
