@@ -4,13 +4,16 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tests.builders import TIME
+from tests.trainer.rollouts import a_trajectory
 
-from headrace.cli.demo.audit import Audit
+from headrace.cli.demo.audit import Audit, check_training
 from headrace.cli.demo.boxes import LETTERS, note_in, right_box, tasks
 from headrace.cli.demo.figures import Figures, Point
 from headrace.cli.demo.plot import save_curve
 from headrace.cli.demo.recipe import recipe_for
 from headrace.cli.demo.view import View, bars
+from headrace.schemas.records import BatchShard, TrainStep
 from headrace.trainer.settings import load
 
 
@@ -107,4 +110,40 @@ def test_the_audit_counts_what_differs() -> None:
     audit.compare("spans", [(1,), (2,), (2,)], [(2,), (2,), (3,)])
     assert (audit.lost, audit.duplicated, audit.wrong) == (1, 1, 1)
     assert not audit.is_clean
-    assert audit.words == ["1 spans lost", "1 spans not in the log", "1 spans too many"]
+    assert audit.words == [
+        "1 spans lost, such as (1,)",
+        "1 spans not published, such as (3,)",
+        "1 spans too many",
+    ]
+
+
+def a_shard(batch_id: str, last_offset: int) -> BatchShard:
+    member = a_trajectory(name=batch_id)
+    return BatchShard(
+        batch_id=batch_id, shard=0, num_shards=1, manifest_hash="", source_partition=0,
+        last_offset=last_offset, trajectories=(member,), time=TIME,
+    )  # fmt: skip
+
+
+def a_step(*batch_ids: str, gap: float = 1e-5) -> TrainStep:
+    return TrainStep(
+        run_id="demo", step=1, algorithm="grpo", policy_version=1, batch_ids=batch_ids,
+        metrics={"engine_gap_max": gap}, time=TIME,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        pytest.param([a_step("a"), a_step("b")], (0, 0), id="in order, and one to come"),
+        pytest.param([a_step("b"), a_step("c")], (0, 1), id="one passed over"),
+        pytest.param([a_step("a"), a_step("c"), a_step("b")], (0, 1), id="in another order"),
+        pytest.param([a_step("a"), a_step("b"), a_step("b")], (1, 1), id="one twice"),
+        pytest.param([a_step("a", gap=2e-3)], (0, 1), id="computed otherwise"),
+        pytest.param([a_step("a"), a_step("b", gap=float("nan"))], (0, 1), id="nothing that can be compared"),
+    ],
+)
+def test_the_audit_of_training(steps: list[TrainStep], expected: tuple[int, int]) -> None:
+    audit = Audit()
+    check_training(audit, [a_shard("b", 20), a_shard("a", 10), a_shard("c", 30)], steps, max_gap=1e-3)
+    assert (audit.duplicated, audit.wrong) == expected

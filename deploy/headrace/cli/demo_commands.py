@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 PROCESSORS = ("dispatcher", "assembler", "batcher", "sink")
 _LOOK_S = 1.0
 _SETTLE_S = 90.0
+_MAX_GAP = 1e-3
+"""Between a logprob of vLLM's and one of the trainer's, of the same weights."""
 
 STORY = {
     "Reward by the version of the weights that earned it": """\
@@ -160,7 +162,7 @@ def _settle(stack: "DemoStack", *, deadline: float) -> None:
 def _account(stack: "DemoStack", client: "ClickHouse") -> "Audit":
     from headrace.cli.demo.audit import audit  # noqa: PLC0415
 
-    return audit(stack.kafka, client)
+    return audit(stack.kafka, client, max_gap=_MAX_GAP)
 
 
 def _tell_story(client: "ClickHouse", console: Console) -> None:

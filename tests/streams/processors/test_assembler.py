@@ -385,7 +385,9 @@ def some_attempts(rng: random.Random) -> list[Record]:
     """A few attempts of every kind, each topic's records in an order that a log could have."""
     records: list[Record] = []
     for number in range(rng.randint(1, 4)):
-        a = Attempt(f"r{number}", credit_rule=rng.choice(["outcome@1", "per_step@1", "nearest@1"]))
+        a = Attempt(
+            f"r{number}", credit_rule=rng.choice(["outcome@1", "per_step@1", "nearest@1", "rewards@1"])
+        )
         last = rng.randint(0, 6)
         events: list[Record] = [a.started()]
         for sequence_id in range(1, last + 1):

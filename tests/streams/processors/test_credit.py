@@ -27,6 +27,8 @@ OUTSIDE = GivenCredit(4.0, about_sequence_id=None, sequence_id=None)
         ("nearest@1", [2, 4], [AFTER_2], None, [0.125, None]),
         ("nearest@1", [2, 4], [AFTER_2, ABOUT_2], 1.0, [0.625, 1.0]),
         ("nearest@1", [2, 4], [BEFORE_ALL], None, [None, None]),
+        ("rewards@1", [2, 4], [AFTER_2, ABOUT_2], 1.0, [0.625, None]),
+        ("rewards@1", [2, 4], [AFTER_2, ABOUT_4, OUTSIDE], None, [0.125, 0.25]),
         ("discounted(0.5)@1", [1, 2, 4], [], 1.0, [0.25, 0.5, 1.0]),
         ("discounted(0.5)@1", [2, 4], [ABOUT_2], 1.0, [1.0, 1.0]),
         ("discounted(0.5)@1", [2, 4], [ABOUT_2], None, [0.5, None]),

@@ -1,11 +1,11 @@
 """The account: what was published against what SQL shows, record by record."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.cli.demo.script import Script
+from headrace.cli.demo.tally import Tally
 from headrace.schemas.records import AttemptEvent, Record, Reward, Span
 
 if TYPE_CHECKING:
@@ -15,18 +15,16 @@ Place = tuple[str, int, int]
 Scripts = dict[tuple[str, int], Script]
 """By rollout id and number of the attempt."""
 
-_MAX_WORDS = 20
-
 
 @dataclass
 class Published:
     """What went in: recorded traces by their ids, played attempts by their scripts, poison by its place."""
 
-    attempts: set[object] = field(default_factory=set)
-    spans: set[object] = field(default_factory=set)
-    rewards: set[object] = field(default_factory=set)
+    attempts: set[Hashable] = field(default_factory=set)
+    spans: set[Hashable] = field(default_factory=set)
+    rewards: set[Hashable] = field(default_factory=set)
     scripts: Scripts = field(default_factory=dict)
-    poison: set[object] = field(default_factory=set)
+    poison: set[Hashable] = field(default_factory=set)
 
     def add(self, record: Record) -> None:
         """A record of a trace."""
@@ -43,44 +41,13 @@ class Published:
 
 
 @dataclass
-class Account:
-    """`lost` and `duplicated` count records; `wrong` are verdicts or contents that differ."""
+class Account(Tally):
+    """`wrong` are verdicts or contents that differ, too."""
 
     attempts: int = 0
     transitions: int = 0
     incomplete: int = 0
     dead_letters: int = 0
-    lost: int = 0
-    duplicated: int = 0
-    wrong: int = 0
-    words: list[str] = field(default_factory=list)
-
-    @property
-    def is_clean(self) -> bool:
-        return not (self.lost or self.duplicated or self.wrong)
-
-    def compare(self, what: str, published: set[object], found: Iterable[object]) -> None:
-        """Count what is missing, what is there twice, and what nobody published."""
-        counts = Counter(found)
-        missing = published - counts.keys()
-        foreign = counts.keys() - published
-        twice = sum(count - 1 for count in counts.values())
-        self.lost += len(missing)
-        self.duplicated += twice
-        self.wrong += len(foreign)
-        for word, items in (("lost", missing), ("not published", foreign)):
-            if items:
-                self.say(f"{len(items)} {what} {word}, such as {min(items, key=str)}")
-        if twice:
-            self.say(f"{twice} {what} too many")
-
-    def differ(self, words: str) -> None:
-        self.wrong += 1
-        self.say(words)
-
-    def say(self, words: str) -> None:
-        if len(self.words) < _MAX_WORDS:
-            self.words.append(words)
 
 
 def take_account(client: "Client", published: Published) -> Account:
@@ -91,7 +58,7 @@ def take_account(client: "Client", published: Published) -> Account:
     verdicts = client.query("SELECT rollout_id, attempt, attempt_id, reason FROM trajectories").result_rows
     numbers = {attempt_id: (rollout_id, number) for rollout_id, number, attempt_id, _ in verdicts}
 
-    def name(attempt_id: str) -> object:
+    def name(attempt_id: str) -> Hashable:
         """Of a played attempt its rollout and number, since its id was given by the runner."""
         found = numbers.get(attempt_id)
         return found if found is not None and found[0] in rollouts else attempt_id
@@ -112,7 +79,7 @@ def take_account(client: "Client", published: Published) -> Account:
 
 
 def _compare_events(
-    client: "Client", account: Account, published: Published, name: Callable[[str], object]
+    client: "Client", account: Account, published: Published, name: Callable[[str], Hashable]
 ) -> None:
     for view, recorded, ids in (
         ("spans", published.spans, Script.span_ids),
@@ -124,7 +91,7 @@ def _compare_events(
 
 
 def _compare_transitions(
-    client: "Client", account: Account, scripts: Scripts, name: Callable[[str], object]
+    client: "Client", account: Account, scripts: Scripts, name: Callable[[str], Hashable]
 ) -> None:
     """Every transition of the played attempts, down to the last token id and logprob."""
     rows = client.query(
@@ -137,7 +104,7 @@ def _compare_transitions(
         for attempt_id, at, prompt, response, logprobs, reward in rows
         if name(attempt_id) != attempt_id
     ]
-    wanted: dict[object, object] = {
+    wanted: dict[Hashable, object] = {
         (place, at): (step.prompt, step.response, step.logprobs, step.reward)
         for place, plan in scripts.items()
         for at, step in plan.transitions().items()

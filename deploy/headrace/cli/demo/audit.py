@@ -1,15 +1,18 @@
-"""What the topics hold against what SQL shows of it, after a training demo: lost, doubled, trained twice."""
+"""What the topics hold against what SQL shows of it, after a training demo: what is lost, or double."""
 
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from headrace.cli.demo.tally import Tally
 from headrace.schemas.codec import Codec
 from headrace.schemas.records import (
+    AttemptEvent,
     BatchShard,
+    GroupVerdict,
     Record,
     ResourceVersion,
+    Reward,
     RolloutCommand,
     Span,
     TrainStep,
@@ -25,37 +28,17 @@ RecordT = TypeVar("RecordT", bound=Record)
 
 
 @dataclass
-class Audit:
-    """Counts of records; `wrong` is what contradicts itself."""
+class Audit(Tally):
+    """`wrong` is also what can't be: a batch that was passed over, two codes that compute differently."""
 
     attempts: int = 0
     transitions: int = 0
     batches: int = 0
     versions: int = 0
-    lost: int = 0
-    duplicated: int = 0
-    wrong: int = 0
-    words: list[str] = field(default_factory=list)
-
-    @property
-    def is_clean(self) -> bool:
-        return not (self.lost or self.duplicated or self.wrong)
-
-    def compare(self, what: str, logged: Iterable[Hashable], shown: Iterable[Hashable]) -> None:
-        """The same keys, each once in what is shown."""
-        wanted, found = set(logged), Counter(shown)
-        missing, foreign = wanted - found.keys(), found.keys() - wanted
-        twice = sum(number - 1 for number in found.values())
-        self.lost += len(missing)
-        self.duplicated += twice
-        self.wrong += len(foreign)
-        for number, word in ((len(missing), "lost"), (len(foreign), "not in the log"), (twice, "too many")):
-            if number:
-                self.words.append(f"{number} {what} {word}")
 
 
-def audit(kafka: KafkaSettings, client: "Client") -> Audit:
-    """Read every topic to its end, and ask the views."""
+def audit(kafka: KafkaSettings, client: "Client", *, max_gap: float) -> Audit:
+    """Read every topic to its end, and ask the views; `max_gap` is between the engine's logprobs and ours."""
 
     def rows(statement: str) -> list[tuple[Hashable, ...]]:
         return [tuple(row) for row in client.query(statement).result_rows]
@@ -64,39 +47,60 @@ def audit(kafka: KafkaSettings, client: "Client") -> Audit:
     trajectories = [each for each in log.read(Trajectory) if each.kind == "trajectory"]
     verdicts = _first_of(trajectories, lambda each: each.attempt_id)
     calls = [(each.attempt_id, step.sequence_id) for each in verdicts for step in each.transitions]
-    batches = log.read(BatchShard)
-    steps = log.read(TrainStep)
-    trained = [batch_id for step in steps for batch_id in step.batch_ids]
-    versions = log.read(ResourceVersion)
-    commands = [each for each in log.read(RolloutCommand) if each.kind == "enqueue"]
-    done.compare(
-        "rollouts",
-        ((each.rollout_id,) for each in commands),
-        rows("SELECT rollout_id FROM rollouts WHERE is_final"),
-    )
-    spans = [(each.attempt_id, each.sequence_id) for each in log.read(Span) if each.kind != "closed"]
-    done.compare("spans", spans, rows("SELECT attempt_id, sequence_id FROM spans"))
-    done.compare(
-        "trajectories", ((each.attempt_id,) for each in verdicts), rows("SELECT attempt_id FROM trajectories")
-    )
-    done.compare("transitions", calls, rows("SELECT attempt_id, sequence_id FROM transitions"))
-    done.compare("batches", ((each.batch_id,) for each in batches), rows("SELECT batch_id FROM batches"))
-    done.compare(
-        "versions",
-        ((each.name, each.version) for each in versions),
-        rows("SELECT name, version FROM resources"),
-    )
-    done.duplicated += sum(number - 1 for number in Counter(trained).values())
-    done.wrong += len(set(trained) - {each.batch_id for each in batches})
-    members = [each.attempt_id for shard in _first_of(batches, _shard) for each in shard.trajectories]
-    done.duplicated += len(members) - len(set(members))
+    batches = _first_of(log.read(BatchShard), lambda each: (each.batch_id, each.shard))
+    steps, versions = log.read(TrainStep), log.read(ResourceVersion)
+    logged: dict[str, tuple[Iterable[Hashable], str]] = {
+        "rollouts": (
+            ((each.rollout_id,) for each in log.read(RolloutCommand) if each.kind == "enqueue"),
+            "SELECT rollout_id FROM rollouts WHERE is_final",
+        ),
+        "attempts": (
+            ((each.attempt_id,) for each in log.read(AttemptEvent)),
+            "SELECT attempt_id FROM attempts",
+        ),
+        "spans": (
+            ((each.attempt_id, each.sequence_id) for each in log.read(Span) if each.kind != "closed"),
+            "SELECT attempt_id, sequence_id FROM spans",
+        ),
+        "rewards": (
+            ((each.attempt_id, each.reward_id) for each in log.read(Reward)),
+            "SELECT attempt_id, reward_id FROM rewards",
+        ),
+        "trajectories": (((each.attempt_id,) for each in verdicts), "SELECT attempt_id FROM trajectories"),
+        "transitions": (calls, "SELECT attempt_id, sequence_id FROM transitions"),
+        "groups": (((each.group_id,) for each in log.read(GroupVerdict)), "SELECT group_id FROM groups"),
+        "batches": (((each.batch_id,) for each in batches), "SELECT batch_id FROM batches"),
+        "steps": (
+            ((each.run_id, each.step, each.num_batches) for each in steps),
+            "SELECT run_id, step, num_batches FROM train_steps",
+        ),
+        "versions": (((each.name, each.version) for each in versions), "SELECT name, version FROM resources"),
+        "dead letters": ((), "SELECT topic, partition, offset FROM dead_letters"),
+    }
+    for what, (wanted, statement) in logged.items():
+        done.compare(what, wanted, rows(statement))
+    check_training(done, batches, steps, max_gap)
     done.attempts, done.transitions = len(verdicts), len(calls)
-    done.batches, done.versions = len(set(trained)), len({each.version for each in versions})
+    done.batches = len({batch_id for step in steps for batch_id in step.batch_ids})
+    done.versions = len({each.version for each in versions})
     return done
 
 
-def _shard(record: BatchShard) -> Hashable:
-    return record.batch_id, record.shard
+def check_training(
+    done: Audit, batches: Sequence[BatchShard], steps: Sequence[TrainStep], max_gap: float
+) -> None:
+    """Trained on: each batch once, in the order of the log, none passed over, and no attempt twice."""
+    taken = [batch_id for step in steps for batch_id in step.batch_ids]
+    # One partition has them all.
+    made = list(dict.fromkeys(each.batch_id for each in sorted(batches, key=lambda each: each.last_offset)))
+    done.duplicated += len(taken) - len(set(taken))
+    if taken != made[: len(taken)]:
+        done.differ("the trainer took other batches than were made, or in another order")
+    members = [each.attempt_id for shard in batches for each in shard.trajectories]
+    done.duplicated += len(members) - len(set(members))
+    for gap in (step.metrics.get("engine_gap_max", 0.0) for step in steps):
+        if not gap <= max_gap:
+            done.differ(f"engine and trainer differ by {gap:.1e} in a logprob, and {max_gap:.0e} is allowed")
 
 
 def _first_of(records: Iterable[RecordT], key: Callable[[RecordT], Hashable]) -> list[RecordT]:

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import httpx
 
 from headrace.cli.demo.boxes import NUM_CALLS, BoxesTask, note_in, right_box
-from headrace.streams.runner import agent, current_attempt
+from headrace.streams.runner import agent, current_attempt, emit_reward
 
 _TIMEOUT_S = 120.0
 _clients: "WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient]" = WeakKeyDictionary()
@@ -18,14 +18,16 @@ _clients: "WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient]" = We
 
 @agent
 async def open_boxes(task: BoxesTask, _resources: object) -> float:
-    """How many of the boxes were right."""
+    """How many of the boxes were right; and of each call, whether its box was."""
     messages: list[dict[str, Any]] = []
     letter, num_right = task["letter"], 0
     for _ in range(NUM_CALLS):
         messages.append({"role": "user", "content": letter})
         said = await _ask(messages)
         messages.append({"role": "assistant", "content": said})
-        num_right += said == right_box(letter)
+        is_right = said == right_box(letter)
+        emit_reward(float(is_right), name="box")
+        num_right += is_right
         letter = note_in(said, task)
     return num_right / NUM_CALLS
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from headrace.cli.demo.figures import Figures
 
+CREDIT_RULE = "rewards@1"
+"""Each call is judged by its own box: half as many rollouts as by the outcome of both."""
 AGENT = "headrace.cli.demo.boxes_agent:open_boxes"
 
 
@@ -20,15 +22,16 @@ class Recipe:
     """How many rollouts count as the last."""
     max_model_len: int
     group_size: int = 16
-    batch_groups: int = 20
+    batch_groups: int = 12
     max_staleness: int = 0
     """On two cores nothing is gained by sampling while training; and calls of the weights in training show
     how far engine and trainer differ."""
     concurrency: int = 48
     require_contrast: bool = True
     lr: float = 2e-3
-    num_epochs: int = 4
-    entropy_coef: float = 0.03
+    num_epochs: int = 6
+    entropy_coef: float = 0.01
+    """More of it, and the policy begins to wander when most groups have nothing left to learn."""
 
     def environment(self) -> Mapping[str, str]:
         """For the processors."""
@@ -67,6 +70,7 @@ lr = {self.lr}
 
 [algorithm]
 name = "grpo"
+reward = "step"
 old_logprobs = "policy"
 num_epochs = {self.num_epochs}
 entropy_coef = {self.entropy_coef}

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from headrace.cli.demo.boxes import tasks
-from headrace.cli.demo.recipe import AGENT, Recipe
+from headrace.cli.demo.recipe import AGENT, CREDIT_RULE, Recipe
 from headrace.cli.demo.stack import DemoStack
 from headrace.cli.endpoints import read_settings
 from headrace.cli.stack.ports import LOOPBACK, pick
@@ -23,6 +23,7 @@ from headrace.schemas.records import RolloutConfig
 RUN = "demo"
 _NUM_TASKS = 200
 _EPOCHS = 1000
+_TRAINER_STOP_S = 180.0
 _MODULES = {"small": "headrace.cli.demo.small_model", "smollm2": "headrace.cli.demo.smollm2"}
 
 
@@ -77,7 +78,12 @@ class Training:
             max_staleness=recipe.max_staleness,
             groups_per_version=recipe.batch_groups,
         )
-        config = RolloutConfig(timeout_s=120, reward_grace_s=0, retry_on=("unresponsive", "failed"))
+        config = RolloutConfig(
+            timeout_s=120,
+            reward_grace_s=0,
+            retry_on=("unresponsive", "failed"),
+            credit_rule=CREDIT_RULE,
+        )
         try:
             with Client(self._stack.kafka) as client:
                 given: list[JSON] = [*tasks(_NUM_TASKS, self._seed)]
@@ -97,6 +103,8 @@ def start_training(stack: DemoStack, recipe: Recipe, seed: int, console: Console
     config = stack.home / "train.toml"
     config.write_text(recipe.configuration(RUN, model, stack.home / "run", seed))
     trainer = stack.process("train", "--config", str(config), OMP_NUM_THREADS="1")
+    # It finishes its batch and writes a checkpoint first, of SmolLM2 with Adam's state 1.6 GB.
+    trainer.stop_timeout_s = _TRAINER_STOP_S
     stack.start(trainer)
     engine = VllmServer(
         stack.home / "vllm",

@@ -5,6 +5,7 @@
 | `outcome@1` | the outcome, for every step |
 | `per_step@1` | the sum of the rewards about that step; the last step also gets the outcome; else none |
 | `nearest@1` | as `per_step@1`, and a numbered reward about nothing goes to the nearest call before it |
+| `rewards@1` | as `nearest@1` without the outcome: where that sums up what the steps were given |
 | `discounted(g)@1` | the sum over steps k ≥ t of g^(k-t) times `per_step@1`'s (Sutton & Barto, 3.8) |
 
 No reward stays None: it is not 0. A rule never changes once it has trained something: a change gets a
@@ -52,6 +53,10 @@ def nearest(steps: Steps, given: Sequence[GivenCredit], outcome: float | None) -
     return _sums(steps, about, outcome)
 
 
+def rewards(steps: Steps, given: Sequence[GivenCredit], outcome: float | None) -> list[float | None]:  # noqa: ARG001
+    return nearest(steps, given, None)
+
+
 def discounted(
     gamma: float, steps: Steps, given: Sequence[GivenCredit], outcome: float | None
 ) -> list[float | None]:
@@ -77,7 +82,12 @@ def _sums(
     return [math.fsum(values) if values else None for values in by_step.values()]
 
 
-_NAMED: dict[str, CreditRule] = {"outcome@1": outcome, "per_step@1": per_step, "nearest@1": nearest}
+_NAMED: dict[str, CreditRule] = {
+    "outcome@1": outcome,
+    "per_step@1": per_step,
+    "nearest@1": nearest,
+    "rewards@1": rewards,
+}
 _DISCOUNTED = re.compile(r"discounted\((0(?:\.\d+)?|1(?:\.0+)?)\)@1")
 
 
