@@ -201,10 +201,64 @@ def test_a_full_buffer_pushes_back_and_then_refuses(nowhere: KafkaSettings, boun
         fill()
     assert time.monotonic() - began > 0.3
     assert publisher.pending() == len(taken) > 5
-    assert not publisher.has_room() or "max_pending" not in bounds
+    assert not publisher.has_room()
     with pytest.raises(DeliveryError) as caught:
         publisher.flush()
     assert caught.value.count == len(taken)
+
+
+@pytest.mark.parametrize(
+    "bounds", [{"max_pending": 10}, {"max_pending_bytes": 100_000}], ids=["records", "bytes"]
+)
+@pytest.mark.parametrize("takes_it_upon_himself", [True, False], ids=["who hears", "who does not"])
+def test_there_is_room_again_when_records_have_come_to_their_end(
+    nowhere: KafkaSettings,
+    bounds: dict[str, Any],
+    takes_it_upon_himself: bool,  # noqa: FBT001
+) -> None:
+    publisher = Publisher(nowhere, delivery_timeout_s=0.3, **bounds)
+    assert publisher.has_room()
+    while publisher.has_room():
+        on_delivery: Any = (lambda *_: None) if takes_it_upon_himself else None
+        publisher.publish_bytes("t", b"k", b"x" * 10_000, on_delivery=on_delivery)
+    assert publisher.pending() >= 5
+    try:
+        publisher.flush()
+    except DeliveryError:
+        assert not takes_it_upon_himself
+    assert publisher.has_room()
+
+
+def test_who_can_not_wait_is_refused_at_once(nowhere: KafkaSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    publisher = Publisher(nowhere, publish_timeout_s=0, max_pending_bytes=100_000, delivery_timeout_s=0.3)
+    waits: list[float] = []
+    inner = publisher._producer
+
+    class Watched:
+        """The client's own can't be changed."""
+
+        def poll(self, timeout_s: float) -> None:
+            waits.append(timeout_s)
+            inner.poll(timeout_s)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(inner, name)
+
+        def __len__(self) -> int:
+            return len(inner)
+
+    def fill() -> None:
+        for _ in range(1000):
+            publisher.publish_bytes("t", b"k", b"x" * 2000, on_delivery=lambda *_: None)
+
+    monkeypatch.setattr(publisher, "_producer", Watched())
+    with pytest.raises(PublisherFullError):
+        fill()
+    assert set(waits) == {0}
+    # What was refused does not count.
+    monkeypatch.undo()
+    publisher.flush()
+    assert publisher.has_room()
 
 
 @pytest.mark.integration

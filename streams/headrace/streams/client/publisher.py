@@ -7,6 +7,7 @@ that Kafka did not acknowledge surfaces as DeliveryError from the next `publish`
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -48,6 +49,9 @@ class Publisher:
         self.settings = settings
         self.codec = codec or Codec()
         self._max_pending = max_pending
+        self._max_pending_bytes = max_pending_bytes
+        self._pending_bytes = 0
+        self._bytes_lock = threading.Lock()
         self._publish_timeout_s = publish_timeout_s
         self._failures: list[tuple[str, bytes | None, str]] = []
         self._num_failed = 0
@@ -88,8 +92,8 @@ class Publisher:
 
         `headers` are carried through (`traceparent`). `on_delivery`, called from a thread that publishes,
         flushes or serves, takes this record's failure upon itself. Raises DeliveryError for records
-        published earlier, PublisherFullError when there is no room within `publish_timeout_s`,
-        RecordTooLargeError.
+        published earlier, PublisherFullError when there is no room within `publish_timeout_s` (0: it never
+        waits), RecordTooLargeError.
         """
         known = self._topics.get(type(record))
         if known is None:
@@ -120,14 +124,21 @@ class Publisher:
         arguments: dict[str, Any] = {"key": key, "value": value, "partition": partition}
         if headers:
             arguments["headers"] = list(headers.items())
+        size = len(value) if value else 0
         if on_delivery is not None:
-            arguments["on_delivery"] = on_delivery
+            arguments["on_delivery"] = partial(self._settle, on_delivery)
+        # Before it is handed over: its delivery may be told of in another thread at once.
+        self._count_bytes(size)
         try:
-            self._producer.produce(topic, **arguments)
-        except BufferError:
-            self._produce_when_there_is_room(topic, arguments)
-        except KafkaException as error:
-            raise _translate(error, topic, value) from error
+            try:
+                self._producer.produce(topic, **arguments)
+            except BufferError:
+                self._produce_when_there_is_room(topic, arguments)
+            except KafkaException as error:
+                raise _translate(error, topic, value) from error
+        except BaseException:
+            self._count_bytes(-size)
+            raise
         self._until_serve -= 1
         if self._until_serve <= 0:
             self._until_serve = _SERVE_EVERY
@@ -143,7 +154,10 @@ class Publisher:
 
     def has_room(self) -> bool:
         """Whether `publish` would return at once; with other threads publishing, probably."""
-        return len(self._producer) < self._max_pending * 0.9
+        return (
+            len(self._producer) < self._max_pending * 0.9
+            and self._pending_bytes < self._max_pending_bytes * 0.9
+        )
 
     def flush(self, timeout_s: float = 120.0) -> None:
         """Return when every record published before is acknowledged. DeliveryError if one was not.
@@ -172,12 +186,12 @@ class Publisher:
     def _produce_when_there_is_room(self, topic: str, arguments: dict[str, Any]) -> None:
         deadline = time.monotonic() + self._publish_timeout_s
         while True:
-            self._producer.poll(0.1)
+            self._producer.poll(min(0.1, self._publish_timeout_s))
             self._raise_failures()
             try:
                 self._producer.produce(topic, **arguments)
             except BufferError:
-                if time.monotonic() > deadline:
+                if time.monotonic() >= deadline:
                     raise PublisherFullError(
                         f"{self.pending()} records wait for Kafka at {self.settings.bootstrap_servers}, "
                         f"and no room came up in {self._publish_timeout_s:g} s"
@@ -187,7 +201,16 @@ class Publisher:
             else:
                 return
 
+    def _count_bytes(self, size: int) -> None:
+        with self._bytes_lock:
+            self._pending_bytes += size
+
+    def _settle(self, on_delivery: OnDelivery, error: KafkaError | None, message: Message) -> None:
+        self._count_bytes(-len(message))
+        on_delivery(error, message)
+
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        self._count_bytes(-len(message))
         if error is not None:
             with self._failures_lock:
                 self._num_failed += 1
