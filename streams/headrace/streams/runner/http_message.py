@@ -1,10 +1,12 @@
 """HTTP requests and answers, apart from any server; bodies unpacked within a bound."""
 
 import zlib
+from collections.abc import Iterator
 from typing import NamedTuple
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 """Also of what a compressed body unpacks to."""
+_PIECE_BYTES = 16 * 1024
 
 
 class Request(NamedTuple):
@@ -44,14 +46,32 @@ def unpack(body: bytes, encoding: str, max_bytes: int = MAX_BODY_BYTES) -> bytes
         return body
     if name not in {"gzip", "x-gzip", "deflate"}:
         raise RefusedError(415, f"content encoding {name!r} is not known here: gzip is")
-    # gzip or zlib, by its header.
-    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+    parts: list[bytes] = []
+    num_left = max_bytes
     try:
-        unpacked = unpacker.decompress(body, max_bytes)
+        for part in _unpacked(body, max_bytes):
+            parts.append(part)
+            num_left -= len(part)
+            if num_left < 0:
+                raise RefusedError(413, f"a body may have {max_bytes} bytes, unpacked")
     except zlib.error as error:
         raise RefusedError(400, "the body does not unpack") from error
-    if unpacker.unconsumed_tail:
-        raise RefusedError(413, f"a body may have {max_bytes} bytes, unpacked")
-    if not unpacker.eof:
+    return b"".join(parts)
+
+
+def _unpacked(body: bytes, max_bytes: int) -> Iterator[bytes]:
+    """Member after member: gzip may have several. Each part is little over the bound at most."""
+    unpacker = None
+    for start in range(0, len(body), _PIECE_BYTES):
+        # A member that ends gives back the rest of its piece alone: that keeps many small ones linear.
+        rest = body[start : start + _PIECE_BYTES]
+        while rest:
+            if unpacker is None:
+                # gzip or zlib, by its header.
+                unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+            yield unpacker.decompress(rest, max_bytes + 1)
+            rest = unpacker.unconsumed_tail
+            if unpacker.eof:
+                rest, unpacker = unpacker.unused_data, None
+    if unpacker is not None or not body:
         raise RefusedError(400, "the compressed body is cut short")
-    return unpacked
