@@ -9,7 +9,9 @@ Call = Callable[[], object]
 
 
 class Mailbox:
-    """Calls run in the order in which they were posted. After the loop has closed they are dropped."""
+    """Calls run in the order in which they were posted; of one that raises the loop's handler hears, and the
+    next run. After the loop has closed they are dropped.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -34,4 +36,8 @@ class Mailbox:
             calls, self._calls = self._calls, deque()
             self._is_scheduled = False
         for call in calls:
-            call()
+            try:
+                call()
+            except Exception as error:  # noqa: BLE001  whoever posted the next has nothing to do with it
+                context = {"message": "a posted call raised", "exception": error}
+                self._loop.call_exception_handler(context)
