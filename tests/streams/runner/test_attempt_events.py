@@ -1,20 +1,24 @@
 """Events where others number them too, and word of each record."""
 
 import asyncio
+import json
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from tests.builders import TIME
 from tests.streams.runner.twins import MemoryOutlet, SharedSequencer, a_mailbox, an_attempt
 
+from headrace.schemas.ids import uuid7
 from headrace.schemas.records import Reward, Span
 from headrace.streams.client.errors import PublisherFullError
 from headrace.streams.runner.attempt import Attempt
 from headrace.streams.runner.attempt_requests import AttemptRequests
 from headrace.streams.runner.context import attempt_context
 from headrace.streams.runner.errors import AttemptClosedError, InvalidRewardError, ProxyFailedError
+from headrace.streams.runner.http_message import Response
 from headrace.streams.runner.mailbox import Mailbox
 from headrace.streams.runner.otel import HeadraceSpanProcessor
 
@@ -215,5 +219,102 @@ def test_a_span_without_an_id_does_not_disturb_the_code_that_made_it() -> None:
             pass
         assert the.outlet.records == []
         provider.shutdown()
+
+    play(scene)
+
+
+# --- what was lost ---------------------------------------------------------------------------------------
+
+
+def test_a_void_that_can_not_be_published_is_a_failure_of_the_attempt() -> None:
+    outlet = MemoryOutlet()
+    with a_mailbox() as mailbox:
+        attempt = an_attempt(outlet, mailbox)
+        assert attempt.void(attempt.take()) is None
+        assert attempt.void(attempt.take()) is None
+        lost = attempt.take()
+        outlet.refuse = lambda _: PublisherFullError("Kafka is away")
+        assert attempt.void(lost) == "Kafka is away"
+        assert attempt.failure == "1 records were not acknowledged: Kafka is away"
+        assert attempt.void(lost) is None
+        assert [span.sequence_id for span in outlet.of(Span)] == [1, 2]
+
+
+def test_what_is_open_at_the_end_and_can_not_be_voided_is_a_failure_too() -> None:
+    outlet = MemoryOutlet()
+    with a_mailbox() as mailbox:
+        attempt = an_attempt(outlet, mailbox)
+        attempt.take()
+        outlet.refuse = lambda _: PublisherFullError("Kafka is away")
+        assert attempt.close() == 1
+        assert attempt.failure == "1 records were not acknowledged: Kafka is away"
+
+
+async def lose_one(outlet: MemoryOutlet, request: Coroutine[Any, Any, Response]) -> Response:
+    outlet.is_held = True
+    asking = asyncio.ensure_future(request)
+    while not outlet._waiting:  # noqa: ASYNC110  the twin knows no events
+        await asyncio.sleep(0)
+    outlet.is_held = False
+    outlet.settle("broker gone")
+    return await asking
+
+
+def test_what_was_lost_before_is_no_fault_of_the_next_request() -> None:
+    async def scene(the: Scene) -> None:
+        requests = AttemptRequests(the.attempt)
+        lost = await lose_one(the.outlet, requests.reward(b'{"value": 1}'))
+        assert lost.status == 503
+        assert (await requests.reward(b'{"value": 2}')).status == 200
+        assert (await requests.traces(b"{}", "application/json")).status == 200
+        assert the.attempt.failure == "1 records were not acknowledged: broker gone"
+
+    play(scene)
+
+
+def test_a_reward_that_was_lost_is_recorded_when_it_comes_again() -> None:
+    async def scene(the: Scene) -> None:
+        requests = AttemptRequests(the.attempt)
+        body = json.dumps({"value": 1, "reward_id": uuid7()}).encode()
+        assert (await lose_one(the.outlet, requests.reward(body))).status == 503
+        before = len(the.outlet.of(Reward))
+        assert (await requests.reward(body)).status == 200
+        assert len(the.outlet.of(Reward)) == before + 1
+        assert (await requests.reward(body)).status == 200
+        assert len(the.outlet.of(Reward)) == before + 1
+
+    play(scene)
+
+
+TRACES = {
+    "resourceSpans": [
+        {
+            "scopeSpans": [
+                {
+                    "spans": [
+                        {
+                            "traceId": "1" * 32,
+                            "spanId": "2" * 16,
+                            "name": "tool",
+                            "startTimeUnixNano": "1",
+                            "endTimeUnixNano": "2",
+                        }
+                    ]
+                }
+            ]
+        }
+    ]
+}
+
+
+def test_traces_that_were_lost_are_not_said_to_be_there_when_they_come_again() -> None:
+    async def scene(the: Scene) -> None:
+        requests = AttemptRequests(the.attempt)
+        body = json.dumps(TRACES).encode()
+        lost = await lose_one(the.outlet, requests.traces(body, "application/json"))
+        assert lost.status == 503
+        assert (await requests.traces(body, "application/json")).status == 503
+        other = json.dumps(TRACES).replace("2" * 16, "3" * 16).encode()
+        assert (await requests.traces(other, "application/json")).status == 200
 
     play(scene)

@@ -216,11 +216,12 @@ class AttemptEvents:
         with self._lock:
             self._taken.discard(sequence_id)
 
-    def void(self, sequence_id: int) -> None:
-        """Nothing came of a taken id."""
+    def void(self, sequence_id: int) -> str | None:
+        """Nothing came of a taken id. Why that could not be published, if so: `failure` tells of it as well,
+        and who wants to can publish `void_span` later.
+        """
         with self._lock:
-            if sequence_id in self._taken:
-                self._void(sequence_id)
+            return self._void(sequence_id) if sequence_id in self._taken else None
 
     def give(self, sequence_id: int) -> None:
         """From now on the caller accounts for this id, and publishes under it by himself."""
@@ -292,13 +293,15 @@ class AttemptEvents:
 
         return settle
 
-    def _void(self, sequence_id: int) -> None:
+    def _void(self, sequence_id: int) -> str | None:
         """A void that can't be published leaves a hole, which says the same, less well."""
         self._taken.discard(sequence_id)
         try:
             self._publish(self.void_span(sequence_id))
-        except HeadraceError:
-            return
+        except HeadraceError as error:
+            self.note_lost(str(error))
+            return str(error)
+        return None
 
     def _span(self, sequence_id: int, **fields: Any) -> Span:  # noqa: ANN401  checked by Span
         known = {

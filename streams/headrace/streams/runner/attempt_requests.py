@@ -22,6 +22,8 @@ from headrace.streams.runner.errors import AttemptClosedError, InvalidRewardErro
 from headrace.streams.runner.http_message import Response, media_type
 from headrace.streams.runner.otlp_receiver import JSON, PROTOBUF, OtlpReceiver
 
+_UNAVAILABLE = 503
+
 
 class GivenReward(BaseModel):
     """The body of a reward request. With a `reward_id`, sending it again is harmless."""
@@ -46,7 +48,11 @@ class AttemptRequests:
         self._receiver = OtlpReceiver(events)
         self._turn = asyncio.Lock()
         self._reward_ids: dict[str, int] = {}
-        """Sequence ids by reward id."""
+        """Sequence ids by reward id, of what Kafka has."""
+        self._new_reward_ids: dict[str, int] = {}
+        """Of the request in hand."""
+        self._lost_traces: set[int] = set()
+        """Hashes of bodies whose spans Kafka has not all: the receiver takes each span once."""
 
     async def reward(self, body: bytes) -> Response:
         """Of `POST …/rewards`."""
@@ -54,17 +60,28 @@ class AttemptRequests:
 
     async def traces(self, body: bytes, content_type: str) -> Response:
         """Of `POST …/v1/traces`, the body unpacked. The content type as its header has it, "" for JSON."""
-        return await self._settle(lambda: self._traces(body, media_type(content_type) or JSON))
+        if self._lost_traces and hash(body) in self._lost_traces:
+            return _unavailable("spans of this request were lost, and the attempt has failed")
+        response = await self._settle(lambda: self._traces(body, media_type(content_type) or JSON))
+        if response.status == _UNAVAILABLE:
+            self._lost_traces.add(hash(body))
+        return response
 
     async def _settle(self, work: Callable[[], Awaitable[Response]]) -> Response:
         try:
             async with self._turn:
+                # What was lost before is no fault of this request.
+                before = self._events.failure
+                self._new_reward_ids.clear()
                 response = await work()
                 await self._events.acknowledged()
+                failure = self._events.failure
+                if failure is None or failure == before:
+                    self._reward_ids |= self._new_reward_ids
+                    return response
         except AttemptClosedError as error:
             return _problem(410, str(error))
-        failure = self._events.failure
-        return _unavailable(failure) if failure else response
+        return _unavailable(failure)
 
     async def _reward(self, body: bytes) -> Response:
         try:
@@ -86,7 +103,7 @@ class AttemptRequests:
         except HeadraceError as error:
             return _unavailable(str(error))
         if given.reward_id:
-            self._reward_ids[given.reward_id] = sequence_id
+            self._new_reward_ids[given.reward_id] = sequence_id
         return Response(200, JSON, json.dumps({"sequence_id": sequence_id}).encode())
 
     async def _traces(self, body: bytes, kind: str) -> Response:
@@ -110,4 +127,6 @@ def _problem(status: int, why: str) -> Response:
 
 def _unavailable(why: str) -> Response:
     """Exporters try again on this one."""
-    return Response(503, JSON, json.dumps({"error": why, "message": why}).encode(), (("retry-after", "1"),))
+    return Response(
+        _UNAVAILABLE, JSON, json.dumps({"error": why, "message": why}).encode(), (("retry-after", "1"),)
+    )
