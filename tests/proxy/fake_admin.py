@@ -68,6 +68,12 @@ class FakeAdmin:
             self.is_up = False
             raise EngineError("it died")
 
+    async def base_models(self) -> frozenset[str]:
+        await asyncio.sleep(0)
+        if not self.is_up:
+            raise EngineError("it can't be reached")
+        return frozenset({"fake"})
+
     async def gives_sampled_logprobs(self) -> bool:
         await asyncio.sleep(0)
         if not self.is_up:

@@ -40,6 +40,7 @@ class Proxy:
         self.attempts = attempts
         self.parts = parts
         self.outlet = outlet
+        self.num_connections: Callable[[], int]
 
     def open(self, agent: str = "") -> str:
         """The path of an attempt's URL."""
@@ -99,6 +100,7 @@ async def a_proxy(
     mailbox = Mailbox(asyncio.get_running_loop())
     engine = Engine("engine-0", upstream, is_managed=is_managed)
     engines = Engines([engine], max_calls=known.max_engine_calls, wait_s=known.admission_timeout_s)
+    engine.gives_sampled_logprobs = is_managed or None
     engines.serve(engine, VERSION if is_managed else None)
     attempts = Attempts(known, records, mailbox)
     recorder = Recorder(records, mailbox, late_s=known.late_s)
@@ -116,7 +118,9 @@ async def a_proxy(
             serving = asyncio.create_task(serve(running, listening, stop))
             await until(lambda: running.started)
             async with httpx.AsyncClient(base_url=url, timeout=30, trust_env=False) as http:
-                yield Proxy(url, http, attempts, parts, records)
+                made = Proxy(url, http, attempts, parts, records)
+                made.num_connections = lambda: len(running.server_state.connections)
+                yield made
             stop.set()
             await serving
         await recorder.close()

@@ -77,6 +77,14 @@ def test_the_version_is_the_word_that_was_set(admin: Callable[[], Entered]) -> N
     run(test)
 
 
+def test_an_engine_has_a_model_of_its_own(admin: Callable[[], Entered]) -> None:
+    async def test() -> None:
+        async with admin() as engine:
+            assert len(await engine.base_models()) == 1
+
+    run(test)
+
+
 def test_weights_are_loaded_while_paused(admin: Callable[[], Entered], models: Callable[[int], Path]) -> None:
     async def test() -> None:
         async with admin() as engine:
@@ -222,6 +230,19 @@ def test_logprobs_are_of_what_is_sampled_if_a_bias_counts(
 
     run(test)
     assert biases == [None, {"17": 100}]
+
+
+def test_adapters_are_not_the_model_itself() -> None:
+    listed = [{"id": "base"}, {"id": "alias", "parent": None}, {"id": "lora", "parent": "base"}, {}]
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({"data": listed})
+
+    async def test() -> None:
+        async with answered_by(answer) as engine:
+            assert await engine.base_models() == {"base", "alias"}
+
+    run(test)
 
 
 # --- new weights in vLLM ----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from tests.proxy.fake_admin import FakeAdmin, FakeVersions, published, write_wei
 from tests.proxy.loops import run, until
 
 from headrace.proxy.engines import NEW_WEIGHTS, Engine, Engines, Version
+from headrace.proxy.vllm_admin import EngineError
 from headrace.proxy.weights import WeightsFollower
 
 NEVER_S = 1000.0
@@ -386,5 +387,51 @@ def test_engines_that_are_not_managed_are_not_touched(tmp_path: Path) -> None:
         async with WeightsFollower(Engines([engine]), versions, "policy", lambda _: FakeAdmin()):
             assert engine.state == "serving"
             assert engine.version is None
+
+    run(test)
+
+
+def test_a_look_that_fails_after_an_update_says_nothing_of_the_engine(tmp_path: Path) -> None:
+    """It began before: what it asked was aborted by the update itself."""
+
+    async def test() -> None:
+        fleet = Fleet(tmp_path, check_s=NEVER_S)
+        fleet.publish(1)
+        async with fleet.serving(1):
+            (admin,), (engine,) = fleet.admins, fleet.all
+            asked, may_fail = asyncio.Event(), asyncio.Event()
+            answer = admin.weight_version
+
+            async def fail_later() -> str:
+                admin.weight_version = answer  # type: ignore[method-assign]
+                asked.set()
+                await may_fail.wait()
+                raise EngineError("aborted")
+
+            admin.weight_version = fail_later  # type: ignore[method-assign]
+            engine.attention.set()
+            await asked.wait()
+            fleet.publish(2)
+            await until(lambda: fleet.serves(2))
+            may_fail.set()
+            for _ in range(100):
+                await asyncio.sleep(0)
+                assert fleet.serves(2)
+            assert engine.gives_sampled_logprobs is True
+
+    run(test)
+
+
+def test_an_engine_that_turns_out_to_be_managed_is_brought_to_the_newest_version(tmp_path: Path) -> None:
+    async def test() -> None:
+        engine, admin = Engine("late", "http://127.0.0.1:1", is_managed=None), FakeAdmin()
+        engines, versions = Engines([engine]), FakeVersions()
+        versions.publish(published(write_weights(tmp_path / "v1"), 1))
+        async with WeightsFollower(engines, versions, "policy", lambda _: admin) as follower:
+            engines.know(engine, is_managed=True, gives_token_ids=True)
+            follower.manage(engine)
+            await until(lambda: engine.version == Version("policy", 1))
+            assert engine.state == "serving"
+            assert engine.base_models == {"fake"}
 
     run(test)

@@ -20,6 +20,9 @@ Cut = Callable[[str], None]
 NEW_WEIGHTS = "new_weights"
 """Why a call is cut that outlasts the drain."""
 
+RAW_LOGPROBS = "raw_logprobs"
+LOGPROBS_UNKNOWN = "logprobs_unknown"
+
 _MAX_STICKY = 100_000
 _RETRY_AFTER_S = 2
 
@@ -49,20 +52,23 @@ class Engine:
     """One server. Its state is changed by `Engines` alone."""
 
     def __init__(
-        self, name: str, url: str, *, is_managed: bool = True, gives_token_ids: bool | None = None
+        self, name: str, url: str, *, is_managed: bool | None = True, gives_token_ids: bool | None = None
     ) -> None:
-        """`url` has no `/v1`. One that is not managed serves from the start, and has no version.
+        """`url` has no `/v1`. One that is not managed serves from the start, and has no version; None: it is
+        not known yet (`Engines.know`).
 
         `gives_token_ids`: it knows vLLM's extension; by default the managed ones do.
         """
         self.name = name
         self.url = url
-        self.is_managed = is_managed
-        self.gives_token_ids = is_managed if gives_token_ids is None else gives_token_ids
-        self.state: EngineState = "starting" if is_managed else "serving"
+        self.is_managed = bool(is_managed)
+        self.gives_token_ids = self.is_managed if gives_token_ids is None else gives_token_ids
+        self.state: EngineState = "serving" if is_managed is False else "starting"
         self.version: Version | None = None
         self.gives_sampled_logprobs: bool | None = None
         """Its logprobs are of the distribution that it samples from; None where nobody knows."""
+        self.base_models: frozenset[str] = frozenset()
+        """Names of the weights that its version is of, and not of adapters to them; empty where unknown."""
         self.reason = ""
         """Why it is out."""
         self.attention = asyncio.Event()
@@ -75,6 +81,17 @@ class Engine:
     @property
     def num_calls(self) -> int:
         return len(self._leases)
+
+    @property
+    def distrust(self) -> str | None:
+        """Why its logprobs can't be trained on, in a word."""
+        if not self.gives_token_ids or self.gives_sampled_logprobs:
+            return None
+        return LOGPROBS_UNKNOWN if self.gives_sampled_logprobs is None else RAW_LOGPROBS
+
+    def is_other_model(self, name: str) -> bool:
+        """An answer of this model came from other weights than those of its version."""
+        return bool(name and self.base_models) and name not in self.base_models
 
     def suspect(self, why: str = "a call failed to reach it") -> None:
         """It may have restarted: it serves again when it was looked at. Nothing if it is not managed."""
@@ -242,6 +259,11 @@ class Engines:
         engine.state, engine.version, engine.reason = "serving", version, ""
         engine._is_suspect = False  # noqa: SLF001
         self._admit_waiting()
+
+    def know(self, engine: Engine, *, is_managed: bool, gives_token_ids: bool) -> None:
+        """What it is. It does not serve yet."""
+        engine.is_managed, engine.gives_token_ids = is_managed, gives_token_ids
+        engine.state, engine.reason = "starting", ""
 
     def take_out(self, engine: Engine, reason: str) -> None:
         """It takes no calls; those it has go on."""

@@ -49,6 +49,9 @@ class EngineAdmin(Protocol):
     async def probe(self) -> None:
         """Generate a token: weights that are not whole fail here, or give no finite logprob."""
 
+    async def base_models(self) -> frozenset[str]:
+        """The names of the weights themselves: adapters (LoRA) have them as their parent."""
+
     async def gives_sampled_logprobs(self) -> bool:
         """Whether logprobs are those of the distribution that tokens are sampled from."""
 
@@ -109,6 +112,10 @@ class VllmAdmin:
 
     async def probe(self) -> None:
         await self._sample({})
+
+    async def base_models(self) -> frozenset[str]:
+        models = (await self._ask("GET", "/v1/models")).get("data") or ()
+        return frozenset(str(model["id"]) for model in models if "id" in model and not model.get("parent"))
 
     async def gives_sampled_logprobs(self) -> bool:
         # vLLM's default, raw_logprobs, takes no heed of temperature, penalties and biases. With all weight

@@ -57,6 +57,7 @@ class WeightsFollower:
         self._engines = engines
         self._versions = versions
         self._name = name
+        self._admin = admin
         self._admins = {engine: admin(engine) for engine in engines if engine.is_managed}
         self._drain_s = drain_s
         self._cut_s = cut_s
@@ -96,6 +97,11 @@ class WeightsFollower:
         self._tasks.append(asyncio.create_task(self._follow()))
         return self
 
+    def manage(self, engine: Engine) -> None:
+        """One of the engines that turned out to be managed: look at it from now on."""
+        self._admins[engine] = self._admin(engine)
+        self._tasks.append(asyncio.create_task(self._watch(engine)))
+
     async def __aexit__(self, *_: object) -> None:
         for task in self._tasks:
             task.cancel()
@@ -126,10 +132,12 @@ class WeightsFollower:
             if engine.gives_sampled_logprobs is None and not says.startswith(_LOADING):
                 await look_at_logprobs(engine, self._admins[engine])
         except EngineError as error:
-            self._says.pop(engine, None)
-            engine.gives_sampled_logprobs = None
-            if not _is_updating(engine):
+            if before == (engine.state, engine.version):
+                self._says.pop(engine, None)
+                engine.gives_sampled_logprobs = None
                 self._take_out(engine, str(error))
+            else:
+                engine.attention.set()
             return
         if before != (engine.state, engine.version):
             # It is being updated, or was: the answer may be of before.
@@ -167,7 +175,7 @@ class WeightsFollower:
     async def _follow(self) -> None:
         while True:
             self._work.clear()
-            for engine in self._admins:
+            for engine in tuple(self._admins):
                 if self._is_behind(engine) and self._is_due(engine) and await self._has_files():
                     await self._update(engine)
             await _wait(self._work, self._retry_s)
@@ -228,7 +236,8 @@ class WeightsFollower:
 
 
 async def look_at_logprobs(engine: Engine, admin: EngineAdmin) -> None:
-    """EngineError if it can't be found out."""
+    """And at which models are its own. EngineError if it can't be found out."""
+    engine.base_models = await admin.base_models()
     engine.gives_sampled_logprobs = await admin.gives_sampled_logprobs()
     if not engine.gives_sampled_logprobs:
         log.warning(
