@@ -15,7 +15,7 @@ import structlog
 
 from headrace.proxy.keys import digest, new_token
 from headrace.proxy.problem import Problem, RefusedError
-from headrace.proxy.responses.store import ResponseStore
+from headrace.proxy.responses.store import ResponseBudget, ResponseStore
 from headrace.proxy.settings import ProxySettings
 from headrace.streams.runner.attempt_events import AttemptEvents
 from headrace.streams.runner.attempt_log import LoggedEvent
@@ -29,6 +29,9 @@ from headrace.streams.runner.sequencer import Closed, LocalSequencer
 _REMEMBERED = 50_000
 """Closed attempts whose end can be asked for again."""
 _SWEEP_S = 10.0
+
+PROXY_STOPPED = "proxy_stopped"
+"""Why a call is cut that the end of the process could not wait for."""
 
 log = structlog.get_logger(__name__)
 
@@ -44,11 +47,18 @@ class OpenAttempt:
     """Used in one event loop."""
 
     def __init__(
-        self, events: AttemptEvents, sequencer: LocalSequencer, agent: str, token_digest: str, now_s: float
+        self,
+        events: AttemptEvents,
+        sequencer: LocalSequencer,
+        responses: ResponseStore,
+        *,
+        agent: str,
+        token_digest: str,
+        now_s: float,
     ) -> None:
         self.events = events
         self.requests = AttemptRequests(events)
-        self.responses = ResponseStore()
+        self.responses = responses
         self.agent = agent
         self.token_digest = token_digest
         self.used_at_s = now_s
@@ -82,10 +92,13 @@ class OpenAttempt:
         if not self._calls:
             self._idle.set()
 
+    def cut_calls(self, why: str) -> None:
+        for call in list(self._calls):
+            call.cut(why)
+
     async def finish(self) -> Closed:
         """Cut what runs, account for every id that is ours, and wait until Kafka has all of it."""
-        for call in list(self._calls):
-            call.cut("attempt_closed")
+        self.cut_calls("attempt_closed")
         await self._idle.wait()
         last = self.events.close()
         await self.events.acknowledged()
@@ -111,6 +124,7 @@ class Attempts:
         self._mailbox = mailbox
         self._clock = clock or asyncio.get_running_loop().time
         self._on_end = on_end
+        self._responses = ResponseBudget(settings.max_kept_response_bytes)
         self._open: dict[str, OpenAttempt] = {}
         self._closed: OrderedDict[str, Closed] = OrderedDict()
 
@@ -133,7 +147,14 @@ class Attempts:
             outbox=Outbox(self._mailbox),
             sequencer=sequencer,
         )
-        self._open[attempt_id] = OpenAttempt(events, sequencer, agent, digest(token), self._clock())
+        self._open[attempt_id] = OpenAttempt(
+            events,
+            sequencer,
+            ResponseStore(budget=self._responses),
+            agent=agent,
+            token_digest=digest(token),
+            now_s=self._clock(),
+        )
         self.rollouts.setdefault(rollout_id.encode(), set()).add(attempt_id)
         return token
 
@@ -191,6 +212,11 @@ class Attempts:
                 self._begin_closing(attempt)
         return len(idle)
 
+    def cut_calls(self) -> None:
+        """The process is to end, and has waited for them."""
+        for attempt in self._open.values():
+            attempt.cut_calls(PROXY_STOPPED)
+
     async def close_all(self, timeout_s: float) -> Mapping[str, OpenAttempt]:
         """At the end of the process: what could not be closed in time."""
         tasks = [self._begin_closing(attempt) for attempt in list(self._open.values())]
@@ -212,6 +238,7 @@ class Attempts:
         while len(self._closed) > _REMEMBERED:
             self._closed.popitem(last=False)
         del self._open[attempt.attempt_id]
+        attempt.responses.close()
         self._on_end(attempt.attempt_id)
         key = attempt.events.rollout_id.encode()
         of_rollout = self.rollouts[key]

@@ -34,6 +34,10 @@ class ProxySettings(BaseSettings):
     """At a time; past it a call is answered with 429."""
     max_engine_calls: int = Field(default=256, ge=1)
     """At a time and engine; more wait."""
+    max_requests: int = Field(default=256, ge=1)
+    """Traces, rewards, counts of tokens and attempts to open, at a time; past it they get 429."""
+    max_kept_response_bytes: int = Field(default=256 * 1024 * 1024, ge=0)
+    """What `previous_response_id` can lead to, of all attempts; past it what was used last goes last."""
     max_attempts: int = Field(default=100_000, ge=1)
     """Open at a time."""
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
@@ -43,13 +47,13 @@ class ProxySettings(BaseSettings):
     """For a call, from its admission to its last token."""
     connect_timeout_s: float = Field(default=10.0, gt=0)
     idle_timeout_s: float = Field(default=300.0, gt=0)
-    """Between two pieces of an answer."""
+    """Between two pieces of a stream."""
     head_timeout_s: float = Field(default=20.0, gt=0)
     """For a new connection to send anything, and for a request's head to be whole."""
     body_timeout_s: float = Field(default=30.0, gt=0)
     """For the client to send its request."""
     send_timeout_s: float = Field(default=60.0, gt=0)
-    """For the client to take the end of its answer."""
+    """For the client to take a piece of its answer; then its connection is ended."""
     admission_timeout_s: float = Field(default=60.0, gt=0)
     """For an engine to be free: while weights are loaded, calls wait."""
     delivery_timeout_s: float = Field(default=10.0, gt=0)
@@ -67,7 +71,7 @@ class ProxySettings(BaseSettings):
     retry_s: float = Field(default=15.0, gt=0)
     """Before an engine that failed to load is tried again."""
     stop_timeout_s: float = Field(default=30.0, ge=0)
-    """For running calls after SIGTERM."""
+    """For running calls after SIGTERM; then they are cut, and recorded so."""
     startup_timeout_s: float = Field(default=120.0, gt=0)
     """For Kafka's topics to be there."""
     linger_ms: float = Field(default=0.0, ge=0)

@@ -1,8 +1,9 @@
+import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.proxy.dialect import Json
-from headrace.proxy.responses.store import KeptResponse, ResponseStore
+from headrace.proxy.responses.store import KeptResponse, ResponseBudget, ResponseStore
 
 
 def item(text: str) -> Json:
@@ -71,3 +72,32 @@ def test_it_keeps_within_its_limits_and_counts_what_it_holds(
                 kept = kept.previous
         assert store.num_bytes == sum(held.values()) <= max_bytes
         assert len(store) <= max_responses
+
+
+def test_all_stores_share_a_budget_and_the_one_used_last_is_spared() -> None:
+    size = len(orjson.dumps([item("x" * 100)]))
+    budget = ResponseBudget(3 * size)
+    stores = [ResponseStore(budget=budget) for _ in range(3)]
+    for number, store in enumerate(stores):
+        store.keep(f"{number}", [item("x" * 100)], None)
+    assert budget.num_bytes == 3 * size
+    assert stores[0].find("0") is not None
+    stores[2].keep("more", [item("x" * 100)], None)
+    assert [len(store) for store in stores] == [1, 0, 2]
+    assert budget.num_bytes == 3 * size
+    stores[2].close()
+    assert budget.num_bytes == size
+    stores[0].keep("large", [item("x" * 1000)], None)
+    assert (budget.num_bytes, [len(store) for store in stores[:2]]) == (0, [0, 0])
+
+
+@given(steps=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 300), st.booleans()), max_size=40))
+def test_a_budget_counts_what_its_stores_hold(steps: list[tuple[int, int, bool]]) -> None:
+    budget = ResponseBudget(700)
+    stores = [ResponseStore(max_bytes=500, budget=budget) for _ in range(4)]
+    last: dict[int, str] = {}
+    for number, (place, size, is_follower) in enumerate(steps):
+        previous = stores[place].find(last.get(place, "")) if is_follower else None
+        stores[place].keep(f"{number}", [item("x" * size)], previous)
+        last[place] = f"{number}"
+        assert budget.num_bytes == sum(store.num_bytes for store in stores) <= 700
