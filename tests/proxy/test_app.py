@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.proxy.connection import connected, request
 from tests.proxy.fake_vllm import FAULTS
 from tests.proxy.harness import Proxy, a_proxy, until, upstream_url
 from tests.streams.runner.twins import MemoryOutlet
@@ -157,13 +158,77 @@ async def test_tokens_are_counted(upstream_url: str) -> None:
         assert (answer.status_code, answer.json()) == (200, {"input_tokens": 7})
 
 
-@pytest.mark.parametrize("path", ["models", "messages/count_tokens"])
-async def test_an_upstream_that_is_not_there(upstream_url: str, path: str) -> None:
+def nested(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "kind"),
+    [
+        pytest.param(b"{", 400, "invalid_request_error", id="no JSON"),
+        pytest.param(b'{"model": "m"}', 400, "invalid_request_error", id="no messages"),
+        pytest.param(
+            b'{"model": "m", "messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": %s}'
+            % nested(300).encode(),
+            400,
+            "invalid_request_error",
+            id="nested too deeply",
+        ),
+        pytest.param(
+            b'{"model": "m", "messages": [{"role": "user", "content": "x"}]}', 502, "api_error", id="upstream"
+        ),
+    ],
+)
+async def test_counts_of_tokens_are_refused_as_anthropic_does(body: bytes, status: int, kind: str) -> None:
     async with a_proxy("http://127.0.0.1:9") as proxy:
-        body = {"model": "fake", "messages": [{"role": "user", "content": "x"}]}
-        method = "GET" if path == "models" else "POST"
-        answer = await proxy.client.request(method, f"{proxy.open()}/v1/{path}", json=body)
+        answer = await proxy.client.post(f"{proxy.open()}/v1/messages/count_tokens", content=body)
+        assert answer.status_code == status
+        assert (answer.json()["type"], answer.json()["error"]["type"]) == ("error", kind)
+
+
+async def test_models_of_an_upstream_that_is_not_there() -> None:
+    async with a_proxy("http://127.0.0.1:9") as proxy:
+        answer = await proxy.client.get(f"{proxy.open()}/v1/models")
         assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_failed")
+
+
+OTHERS = ["{}/v1/traces", "{}/rewards", "{}/v1/messages/count_tokens", "/attempts"]
+
+
+@pytest.mark.parametrize("target", OTHERS)
+async def test_too_many_other_requests_at_a_time(upstream_url: str, target: str) -> None:
+    """Refused before their bodies are read."""
+    async with a_proxy(upstream_url, max_requests=1) as proxy:
+        path = proxy.open()
+        async with connected(proxy.url) as slow:
+            await slow.send(request(f"{path}/rewards", b'{"value": 1}')[:-1])
+            async with asyncio.timeout(20), connected(proxy.url) as refused:
+                while True:
+                    await refused.send(request(target.format(path), b"{}"))
+                    answer = await refused.answer()
+                    if answer.status == 429:
+                        break
+            assert answer.headers["retry-after"] == "1"
+            assert (await proxy.chat(path)).status_code == 200
+            await slow.send(b"}")
+            assert (await slow.answer()).status == 200
+        assert (await proxy.client.post(f"{path}/rewards", json={"value": 1})).status_code == 200
+
+
+@pytest.mark.parametrize("target", OTHERS)
+async def test_a_client_that_goes_before_its_request_is_whole_is_no_fault(
+    upstream_url: str, target: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with a_proxy(upstream_url, max_requests=1) as proxy:
+        path = proxy.open()
+        async with connected(proxy.url) as connection:
+            await connection.send(request(target.format(path), b"{}")[:-1])
+            while (await proxy.client.post(f"{path}/rewards", content=b"x")).status_code != 429:
+                pass
+        while (await proxy.client.post(f"{path}/rewards", content=b"x")).status_code == 429:
+            pass
+    out, err = capfd.readouterr()
+    assert "request failed" not in out + err
 
 
 async def test_a_fault_of_ours_is_answered_and_logged_by_its_kind(

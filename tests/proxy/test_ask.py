@@ -2,7 +2,8 @@ from typing import Any
 
 import pytest
 
-from headrace.proxy.ask import Asked, Operation, ask, num_choices, sampling_of, strip
+from headrace.proxy.ask import Asked, Operation, ask, is_stream, num_choices, sampling_of, strip
+from headrace.proxy.problem import RefusedError
 
 NOTHING = Asked(token_ids=False, logprobs=False, usage=False)
 ALL = Asked(token_ids=True, logprobs=True, usage=True)
@@ -98,8 +99,9 @@ def test_chunks_with_nothing_left(payload: dict[str, Any], is_sent: bool) -> Non
     [
         pytest.param({}, "chat", 1, id="default"),
         pytest.param({"n": 3}, "chat", 3, id="n"),
-        pytest.param({"n": "3"}, "chat", 1, id="no number"),
-        pytest.param({"n": 10**9}, "chat", 1, id="too many"),
+        pytest.param({"n": None}, "chat", 1, id="null"),
+        pytest.param({"n": 0}, "chat", 1, id="none"),
+        pytest.param({"n": 200}, "chat", 200, id="many"),
         pytest.param({"n": 2, "prompt": ["a", "b", "c"]}, "text_completion", 6, id="prompts"),
         pytest.param({"prompt": [1, 2, 3]}, "text_completion", 1, id="token ids"),
         pytest.param({"prompt": [[1], [2]]}, "text_completion", 2, id="prompts of token ids"),
@@ -113,3 +115,23 @@ def test_number_of_choices(request_: dict[str, Any], operation: Operation, numbe
 def test_sampling_has_numbers_only() -> None:
     request = {"temperature": 0.5, "top_k": 3, "seed": None, "top_p": True, "max_tokens": "7", "model": "m"}
     assert dict(sampling_of(request)) == {"temperature": 0.5, "top_k": 3.0}
+
+
+@pytest.mark.parametrize("number", ["3", 2.0, True, [2]], ids=repr)
+def test_a_number_of_choices_that_upstreams_read_each_in_their_way(number: Any) -> None:
+    with pytest.raises(RefusedError) as refused:
+        num_choices({"n": number}, "chat")
+    assert (refused.value.problem.status, refused.value.problem.param) == (400, "n")
+
+
+@pytest.mark.parametrize(("stream", "expected"), [(None, False), (False, False), (True, True)])
+def test_a_stream_is_asked_for(stream: Any, expected: bool) -> None:  # noqa: FBT001
+    assert is_stream({} if stream is None else {"stream": stream}) is expected
+    assert is_stream({"stream": stream}) is expected
+
+
+@pytest.mark.parametrize("stream", [1, 0, "true", "false", []], ids=repr)
+def test_a_stream_that_upstreams_read_each_in_their_way(stream: Any) -> None:
+    with pytest.raises(RefusedError) as refused:
+        is_stream({"stream": stream})
+    assert (refused.value.problem.status, refused.value.problem.param) == (400, "stream")

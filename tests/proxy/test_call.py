@@ -10,7 +10,7 @@ from tests.proxy.harness import VERSION, a_proxy, let_others_run, until, upstrea
 from tests.streams.runner.twins import MemoryOutlet
 
 from headrace.schemas.records import Generation, Span
-from headrace.streams.client.errors import RecordTooLargeError
+from headrace.streams.client.errors import PublisherFullError, RecordTooLargeError
 
 __all__ = ["upstream_url"]
 
@@ -332,3 +332,66 @@ async def test_no_prompt_in_a_log(upstream_url: str, capfd: pytest.CaptureFixtur
         await proxy.client.post(f"{path}/v1/chat/completions", content=f'{{"x": "{words}')
     out, err = capfd.readouterr()
     assert words not in out + err
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_a_void_that_kafka_does_not_take_is_a_call_that_was_not_recorded(
+    upstream_url: str,
+    stream: bool,  # noqa: FBT001
+) -> None:
+    """Here of a choice that did not come. The client hears of it, and no call is made till Kafka has it."""
+    outlet = MemoryOutlet()
+    outlet.refuse = lambda record: (
+        PublisherFullError("full") if isinstance(record, Span) and record.kind == "void" else None
+    )
+    async with a_proxy(upstream_url, outlet) as proxy:
+        path = proxy.open()
+        fault = {"kind": "usage_only"}
+        response = await proxy.chat(path, n=2, stream=stream, fault=fault)
+        assert response.status_code == (200 if stream else 503)
+        error = (chunks_of(response.text)[-1] if stream else response.json())["error"]
+        assert error["code"] == "kafka_unavailable"
+        assert (await proxy.chat(path)).status_code == 503
+        outlet.refuse = lambda _: None
+        await until(lambda: proxy.parts.recorder.trouble() is None)
+        assert [(span.sequence_id, span.kind) for span in proxy.spans()] == [(1, "client"), (2, "void")]
+        closed = await proxy.close(path)
+        assert (closed["last_sequence_id"], "full" in closed["failure"]) == (2, True)
+
+
+async def test_a_call_that_no_engine_takes_and_whose_void_kafka_does_not_take(upstream_url: str) -> None:
+    outlet = MemoryOutlet()
+    outlet.refuse = lambda _: PublisherFullError("full")
+    async with a_proxy(upstream_url, outlet, admission_timeout_s=0.01) as proxy:
+        (engine,) = proxy.parts.engines
+        proxy.parts.engines.take_out(engine, "test")
+        path = proxy.open()
+        response = await proxy.chat(path)
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "kafka_unavailable")
+        assert proxy.parts.recorder.trouble() is not None
+        outlet.refuse = lambda _: None
+
+
+async def test_an_engine_whose_logprobs_nobody_has_looked_at(upstream_url: str) -> None:
+    async with a_proxy(upstream_url) as proxy:
+        (engine,) = proxy.parts.engines
+        engine.gives_sampled_logprobs = None
+        assert (await proxy.chat(proxy.open())).status_code == 200
+        assert generation_of(proxy.spans()[0]).why_untrainable() == "logprobs_unknown"
+
+
+async def test_the_end_of_the_process_cuts_its_calls(upstream_url: str) -> None:
+    async with a_proxy(upstream_url) as proxy:
+        path = proxy.open()
+        calls = [
+            asyncio.ensure_future(proxy.chat(path, stream=stream, fault={"kind": "stalls", "after": 2}))
+            for stream in (False, True)
+        ]
+        (engine,) = proxy.parts.engines
+        await until(lambda: engine.num_calls == 2)
+        proxy.attempts.cut_calls()
+        whole, stream = [await call for call in calls]
+        assert (whole.status_code, whole.json()["error"]["code"]) == (503, "proxy_stopped")
+        assert whole.headers["retry-after"] == "1"
+        assert chunks_of(stream.text)[-1]["error"]["code"] == "proxy_stopped"
+        assert [generation_of(span).why_untrainable() for span in proxy.spans()] == ["proxy_stopped"] * 2

@@ -141,6 +141,10 @@ def whole(**changes: Any) -> dict[str, Any]:
         pytest.param(whole(logprobs=None), {}, "logprobs_mismatch", id="no logprobs"),
         pytest.param(whole(token_ids=None, prompt_token_ids=None), {}, "no_token_ids", id="no ids"),
         pytest.param(whole(token_ids=None), {}, "usage_mismatch", id="no response ids"),
+        pytest.param(whole(usage=None), {}, "usage_missing", id="no usage"),
+        pytest.param(whole(usage={"prompt_tokens": 3}), {}, "usage_missing", id="half a usage"),
+        pytest.param(whole(), {"is_other_model": True}, "other_model", id="of an adapter"),
+        pytest.param(whole(), {"distrust": "logprobs_unknown"}, "logprobs_unknown", id="not looked at"),
         pytest.param(whole(prompt_token_ids=None), {}, "no_prompt_token_ids", id="no prompt ids"),
         pytest.param(whole(choices=[]), {}, "no_choices", id="no choices"),
         pytest.param(whole(token_ids=[-1, 2, 3, 4]), {}, "answer_not_readable", id="no ids at all"),
@@ -148,7 +152,7 @@ def whole(**changes: Any) -> dict[str, Any]:
             whole(logprobs={"token_logprobs": [None, -1.0, -1.0, -1.0]}), {}, "logprobs_invalid", id="echo"
         ),
         pytest.param(whole(), {"problem": "client_disconnected"}, "client_disconnected", id="cut"),
-        pytest.param(whole(), {"has_raw_logprobs": True}, "raw_logprobs", id="of another distribution"),
+        pytest.param(whole(), {"distrust": "raw_logprobs"}, "raw_logprobs", id="of another distribution"),
         pytest.param(whole(), {"request": {"use_beam_search": True}}, "beam_search", id="beams"),
     ],
 )
@@ -163,7 +167,7 @@ def test_what_can_t_train_says_why(
 
 
 def test_a_call_without_an_answer_is_a_span_that_says_so() -> None:
-    (span,) = spans(Capture("chat"), problem="upstream_error_400", error_body="too long", status_code=400)
+    (span,) = spans(Capture("chat"), problem="upstream_error_400", answer_body=b"too long", status_code=400)
     assert (span.status, span.status_message) == ("error", "upstream_error_400")
     assert span.attributes["http.response.status_code"] == "400"
     assert span.generation is not None
@@ -179,3 +183,42 @@ def test_choices_whose_sum_does_not_fit_can_t_train() -> None:
     assert first.generation.completion_tokens is None
     assert {first.generation.why_untrainable(), second.generation.why_untrainable()} == {"usage_mismatch"}
     assert [first.sequence_id, second.sequence_id] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("indices", "asked", "expected"),
+    [((0,), 1, 1), ((0, 1), 1, 2), ((3,), 1, 4), ((0,), 3, 3)],
+    ids=["one", "more than asked for", "another place", "fewer"],
+)
+def test_a_choice_is_one_of_at_least_as_many(indices: tuple[int, ...], asked: int, expected: int) -> None:
+    choices = [{"index": index, "message": {"content": "x"}, "finish_reason": "stop"} for index in indices]
+    for span in spans(capture_of([{"choices": choices}]), num_choices=asked):
+        assert span.generation is not None
+        assert span.generation.num_choices == expected
+
+
+@pytest.mark.parametrize(
+    ("reasons", "asked", "is_finished"),
+    [
+        (("stop",), 1, True),
+        (("stop",), 2, False),
+        (("stop", None), 1, False),
+        (("stop", "length"), 1, True),
+        ((), 1, False),
+    ],
+)
+def test_it_is_finished_when_every_choice_is(
+    reasons: tuple[str | None, ...],
+    asked: int,
+    is_finished: bool,  # noqa: FBT001
+) -> None:
+    choices = [{"index": index, "finish_reason": reason} for index, reason in enumerate(reasons)]
+    assert capture_of([{"choices": choices}]).is_finished(asked) is is_finished
+
+
+def test_other_weights_than_those_of_the_version_are_not_stamped_with_it() -> None:
+    version = {"resource_name": "policy", "resource_version": 3}
+    made = generation(capture_of([whole()]), is_other_model=True, **version)
+    assert (made.resource_name, made.resource_version) == (None, None)
+    made = generation(capture_of([whole()]), **version)
+    assert (made.resource_name, made.resource_version) == ("policy", 3)

@@ -163,3 +163,29 @@ async def test_a_producer_that_can_t_go_on_is_told_of() -> None:
             await recorder.record(TWO, Lost())
         assert {str(failure) for failure in failures} == {"start a new one"}
         assert recorder.trouble() is not None
+
+
+async def test_a_producer_that_can_t_go_on_with_what_is_left_of_a_record_is_told_of_too() -> None:
+    outlet, failures = MemoryOutlet(), list[FatalError]()
+
+    def refuse(record: Record) -> Exception | None:
+        assert isinstance(record, Span)
+        has_words = record.generation is not None and bool(record.generation.request)
+        return RecordTooLargeError("9 MiB") if has_words else FatalError("start a new one")
+
+    outlet.refuse = refuse
+    async with a_recorder(outlet, failures) as recorder:
+        with pytest.raises(UnrecordedError, match="start a new one"):
+            await recorder.record([ATTEMPT.call(1, request="words")], Lost())
+        assert failures
+        assert {str(failure) for failure in failures} == {"start a new one"}
+
+
+async def test_a_full_buffer_is_trouble_before_anything_is_lost() -> None:
+    outlet = FullOutlet()
+    async with a_recorder(outlet) as recorder:
+        trouble = recorder.trouble()
+        assert trouble is not None
+        assert trouble.code == "kafka_unavailable"
+        outlet.is_full = False
+        assert recorder.trouble() is None

@@ -1,5 +1,6 @@
 """The proxy as a process: what it refuses to start with, its settings, and its end."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -11,17 +12,19 @@ from pathlib import Path
 import httpx
 import orjson
 import pytest
+from tests.chaos.proxy_scene import read_spans
 from tests.deploy.cli.conftest import Cli
 from tests.pipeline import wait_until
 from tests.proxy.harness import upstream_url
 from tests.proxy.process import ProxyProcess, a_process
 
 from headrace.cli.stack.kafka import KafkaBroker
-from headrace.proxy.run import check
+from headrace.proxy.run import _unless_stopped, check
 from headrace.proxy.settings import ProxySettings
 from headrace.schemas.errors import FatalError
 from headrace.schemas.ids import uuid7
 from headrace.streams.client.admin import apply_topics
+from headrace.streams.runner.mailbox import Mailbox
 from headrace.streams.settings import KafkaSettings
 
 __all__ = ["upstream_url"]
@@ -77,24 +80,18 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
     assert f"can't listen on 127.0.0.1:{port}" in log
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize(
     ("upstreams", "why"),
     [
         pytest.param((URL, f"{URL}/v1/"), "an upstream is given twice", id="twice"),
-        pytest.param(("127.0.0.1:8000",), "is no URL of an engine", id="no URL"),
         pytest.param((f"{URL}?key=SECRET",), "is no URL of an engine", id="with a query"),
+        pytest.param(("http://me:SECRET@host:1",), "HEADRACE_PROXY_UPSTREAM_API_KEY", id="with a password"),
     ],
 )
-def test_upstreams_that_are_none(
-    topics: KafkaSettings, tmp_path: Path, upstreams: tuple[str, ...], why: str
-) -> None:
-    process = ProxyProcess(tmp_path, topics, *upstreams)
-    with a_process(process):
-        assert process.exited() == 1
-        log = process.log()
+def test_upstreams_that_are_none(tmp_path: Path, upstreams: tuple[str, ...], why: str) -> None:
+    log = refusal(tmp_path, *upstreams)
     assert why in log
-    assert "Traceback" not in log
+    assert "SECRET" not in log
 
 
 # --- settings --------------------------------------------------------------------------------------------
@@ -208,17 +205,27 @@ def send(proxy: ProxyProcess, number: signal.Signals) -> None:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_running_calls_end_and_so_does_it(proxy: ProxyProcess, number: signal.Signals) -> None:
-    """Those that take too long are cut; the exit status says that all is in Kafka."""
+def test_running_calls_end_and_so_does_it(
+    proxy: ProxyProcess, topics: KafkaSettings, number: signal.Signals
+) -> None:
+    """Those that take too long are cut, and recorded so; the exit status says that all is in Kafka."""
     path = opened(proxy)
     with ExitStack() as stack:
-        callers = [Caller(proxy, path, fault={"kind": "hangs"}, stream=each) for each in (False, True)]
+        fault = {"kind": "stalls", "after": 2}
+        callers = [Caller(proxy, path, fault=fault, stream=each) for each in (False, True)]
         for caller in callers:
             stack.callback(caller.finish)
         wait_until(lambda: proxy.metric("headrace_proxy_running_calls") == 2, what="running calls")
         send(proxy, number)
         assert proxy.exited() == 0
-    assert [caller.status for caller in callers] != [200, 200]
+    whole, stream = callers
+    assert whole.status == 503
+    assert '"code":"proxy_stopped"' in whole.text
+    assert stream.status == 200
+    assert '"code":"proxy_stopped"' in stream.text
+    spans = [each.span for each in read_spans(topics)]
+    assert sorted((span.sequence_id, span.kind) for span in spans) == [(1, "client"), (2, "client")]
+    assert [span.status_message for span in spans] == ["proxy_stopped"] * 2
     log = proxy.log()
     assert '"event": "proxy stopped"' in log
     assert "attempts not closed" not in log
@@ -234,16 +241,47 @@ def test_it_waits_for_kafka_and_stops_when_told(tmp_path: Path) -> None:
         assert "127.0.0.1:9" in process.log()
 
 
+async def test_what_blocks_is_not_waited_for_once_told_to_stop() -> None:
+    stop, may_end = asyncio.Event(), threading.Event()
+    mailbox = Mailbox(asyncio.get_running_loop())
+    async with asyncio.timeout(20):
+        starting = asyncio.ensure_future(_unless_stopped(may_end.wait, stop, mailbox))
+        await asyncio.sleep(0)
+        stop.set()
+        assert await starting is False
+        may_end.set()
+        assert await _unless_stopped(lambda: None, asyncio.Event(), mailbox) is True
+
+
+async def test_what_fails_at_the_start_is_raised() -> None:
+    def fail() -> None:
+        raise FatalError("no such topic")
+
+    with pytest.raises(FatalError, match="no such topic"):
+        await _unless_stopped(fail, asyncio.Event(), Mailbox(asyncio.get_running_loop()))
+
+
+@pytest.mark.integration
+def test_it_starts_without_its_upstream_and_stops_at_once(topics: KafkaSettings, tmp_path: Path) -> None:
+    with a_process(ProxyProcess(tmp_path, topics, URL)) as proxy:
+        wait_until(lambda: proxy.get("/readyz") is not None, what="the proxy's start")
+        assert not proxy.is_ready()
+        send(proxy, signal.SIGTERM)
+        assert proxy.exited() == 0
+
+
 @pytest.mark.integration
 def test_several_upstreams(topics: KafkaSettings, tmp_path: Path, upstream_url: str) -> None:
     """One that does not answer holds up nobody."""
-    env = {"startup_timeout_s": "1"}
-    with a_process(ProxyProcess(tmp_path, topics, upstream_url, URL, **env)) as proxy:
+    with a_process(ProxyProcess(tmp_path, topics, upstream_url, URL)) as proxy:
         proxy.wait_ready()
-        answer = proxy.get("/readyz")
-        assert answer is not None
-        states = {engine["name"]: engine["state"] for engine in answer.json()["engines"]}
-        assert sorted(states.values()) == ["out", "serving"]
+
+        def states() -> list[str]:
+            answer = proxy.get("/readyz")
+            assert answer is not None
+            return sorted(engine["state"] for engine in answer.json()["engines"])
+
+        wait_until(lambda: states() == ["out", "serving"], what="word of both engines")
         path = opened(proxy)
         caller = Caller(proxy, path)
         caller.finish()

@@ -14,13 +14,15 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.proxy.anthropic import MESSAGES
+from headrace.proxy.asgi import ClientGoneError
 from headrace.proxy.attempt_api import AttemptApi
 from headrace.proxy.attempts import Attempts
 from headrace.proxy.call import Parts
 from headrace.proxy.dialect import Dialect
 from headrace.proxy.event_api import EventApi
 from headrace.proxy.gate import Gate
-from headrace.proxy.model_endpoint import DialectOf, Load, ModelEndpoint
+from headrace.proxy.load import Load
+from headrace.proxy.model_endpoint import DialectOf, ModelEndpoint
 from headrace.proxy.model_info import ModelInfo
 from headrace.proxy.openai import CHAT, COMPLETIONS, error_body
 from headrace.proxy.problem import Problem, RefusedError
@@ -32,9 +34,10 @@ log = structlog.get_logger(__name__)
 def application(parts: Parts, attempts: Attempts, gate: Gate) -> ASGIApp:
     """An ASGI application."""
     load = Load(parts.settings.max_calls)
-    api = AttemptApi(attempts, gate)
-    events = EventApi(parts.settings, gate, parts.recorder)
-    info = ModelInfo(parts.settings, gate, parts.engines, parts.upstream)
+    others = Load(parts.settings.max_requests, "requests")
+    api = AttemptApi(attempts, gate, others)
+    events = EventApi(parts.settings, gate, others, parts.recorder)
+    info = ModelInfo(parts.settings, gate, others, parts.engines, parts.upstream)
     state = _State(parts, attempts, load)
 
     def calls(dialect_of: DialectOf, errors_in: Dialect) -> ModelEndpoint:
@@ -68,6 +71,7 @@ def application(parts: Parts, attempts: Attempts, gate: Gate) -> ASGIApp:
             routes=routes,
             exception_handlers={
                 RefusedError: _refusals(parts),
+                ClientGoneError: _nobody,
                 HTTPException: _http_error,
                 Exception: _fault,
             },
@@ -127,9 +131,14 @@ def _refusals(parts: Parts) -> Callable[[Request, Exception], Response]:
     def answer(_: Request, error: Exception) -> Response:
         assert isinstance(error, RefusedError)  # noqa: S101  registered for these
         parts.metrics.refused.labels(error.problem.code).inc()
-        return _response(error.problem)
+        return _response(error.problem, error.body)
 
     return answer
+
+
+def _nobody(_: Request, __: Exception) -> Response:
+    """The client went before its request was whole: nothing has failed here."""
+    return Response(status_code=499)
 
 
 def _http_error(_: Request, error: Exception) -> Response:
@@ -149,6 +158,6 @@ def _fault(request: Request, error: Exception) -> Response:
     return _response(Problem(500, "an error of the proxy's", "internal_error"))
 
 
-def _response(problem: Problem) -> Response:
+def _response(problem: Problem, body: bytes | None = None) -> Response:
     headers = {} if problem.retry_after_s is None else {"retry-after": str(problem.retry_after_s)}
-    return Response(error_body(problem), problem.status, headers, "application/json")
+    return Response(body or error_body(problem), problem.status, headers, "application/json")

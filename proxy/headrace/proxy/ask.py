@@ -6,10 +6,13 @@ vLLM gives token ids for `return_token_ids`, and with logprobs those of the samp
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-Json = dict[str, Any]
+from headrace.proxy.dialect import Json
+from headrace.proxy.problem import bad_request
+
 Operation = Literal["chat", "text_completion"]
 
 MAX_CHOICES = 128
+"""Ids that are taken before there is an answer."""
 
 
 class Asked(NamedTuple):
@@ -67,11 +70,24 @@ def strip(payload: Json, asked: Asked, *, is_chunk: bool) -> bool:
     return asked.token_ids or asked.logprobs or not all(map(_is_silent, choices))
 
 
+def is_stream(request: Json) -> bool:
+    """RefusedError for what upstreams may read either way: `1`, `"true"`."""
+    stream = request.get("stream")
+    if stream is not None and not isinstance(stream, bool):
+        raise bad_request("true or false is expected", "stream")
+    return bool(stream)
+
+
 def num_choices(request: Json, operation: Operation) -> int:
-    """How many answers the request is for; 1 where it makes no sense, which the upstream will say."""
-    number = request.get("n", 1)
-    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= MAX_CHOICES:
-        number = 1
+    """How many answers the request is for; 1 for a number of none, which the upstream will refuse.
+
+    RefusedError for what is no whole number: upstreams differ in what they make of `"2"`.
+    """
+    number = request.get("n")
+    number = 1 if number is None else number
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise bad_request("a whole number is expected", "n")
+    number = max(number, 1)
     prompt = request.get("prompt")
     if operation == "text_completion" and isinstance(prompt, list) and prompt and not _is_token_ids(prompt):
         number *= len(prompt)

@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from headrace.proxy import asgi
 from headrace.proxy.attempts import Attempts
 from headrace.proxy.gate import Gate
+from headrace.proxy.load import Load
 from headrace.proxy.problem import RefusedError, bad_request
 from headrace.schemas.codec import describe
 from headrace.schemas.records.base import Int32, UuidV7
@@ -36,14 +37,18 @@ class AttemptToOpen(BaseModel):
 class AttemptApi:
     """The three endpoints. RefusedError is for the application to answer."""
 
-    def __init__(self, attempts: Attempts, gate: Gate) -> None:
+    def __init__(self, attempts: Attempts, gate: Gate, load: Load) -> None:
         self._attempts = attempts
+        self._load = load
         self._gate = gate
 
     async def open(self, request: Request) -> Response:
         headers = asgi.headers_of(request.scope)
         self._gate.check_key(asgi.secret_of(headers))
-        body = await asgi.read_body(request.receive, headers, max_bytes=_MAX_BODY_BYTES, timeout_s=_BODY_S)
+        with self._load.one_more():
+            body = await asgi.read_body(
+                request.receive, headers, max_bytes=_MAX_BODY_BYTES, timeout_s=_BODY_S
+            )
         try:
             asked = AttemptToOpen.model_validate_json(body)
         except ValidationError as error:

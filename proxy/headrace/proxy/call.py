@@ -7,22 +7,23 @@ wrong, each id becomes a span that says so, or is void.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import aiohttp
 import orjson
 import structlog
 
-from headrace.proxy import ask
+from headrace.proxy import ask, endings
 from headrace.proxy.asgi import EVENT_STREAM, Receive, Send, send_piece, send_problem, send_start, send_whole
 from headrace.proxy.ask import MAX_CHOICES
 from headrace.proxy.attempts import OpenAttempt
 from headrace.proxy.capture import Capture
 from headrace.proxy.dialect import Dialect, Exchange, Json
-from headrace.proxy.engines import Engines, Lease
+from headrace.proxy.endings import CLIENT_GONE, CLIENT_STALLED
+from headrace.proxy.engines import Engine, Engines, Lease
 from headrace.proxy.metrics import ProxyMetrics
-from headrace.proxy.problem import Problem
+from headrace.proxy.problem import TOO_DEEP, Problem, RefusedError, bad_request
 from headrace.proxy.recorder import Recorder, UnrecordedError
 from headrace.proxy.settings import ProxySettings
 from headrace.proxy.spans import Call, num_spans, spans_of
@@ -30,10 +31,6 @@ from headrace.proxy.sse import EventReader, EventTooLargeError
 from headrace.proxy.upstream import Upstream, UpstreamFailedError, UpstreamGoneError, UpstreamTimeoutError
 from headrace.proxy.weights import WeightsFollower
 from headrace.schemas.records import now
-
-ABORTED = "abort"
-"""vLLM's finish_reason for a call that was ended by somebody else."""
-CLIENT_GONE = "client_disconnected"
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +48,10 @@ class Parts:
     """Who keeps the engines at the newest version."""
 
 
+class StalledError(Exception):
+    """The client takes nothing of its answer."""
+
+
 class ModelCall:
     """Runs once, in one task."""
 
@@ -63,13 +64,16 @@ class ModelCall:
         call: Call,
         *,
         send: Send,
+        abort: Callable[[], object] = lambda: None,
     ) -> None:
+        """`abort` ends the client's connection, whatever waits to be sent on it."""
         self._parts = parts
         self._attempt = attempt
         self._dialect = dialect
         self._exchange = exchange
         self._call = call
         self._send = send
+        self._abort = abort
         self._capture = Capture(dialect.operation)
         self._ids: list[int] = []
         """Those that are not accounted for yet."""
@@ -77,9 +81,11 @@ class ModelCall:
         self._is_generating = False
         self._cut_why: str | None = None
         self._problem: Problem | None = None
-        self._failed_with: tuple[int, bytes, Mapping[str, str]] | None = None
-        """The upstream's own error: status, body, headers."""
-        self._completion: Json | None = None
+        self._engine: Engine | None = None
+        self._whole: tuple[int, bytes] | None = None
+        """An answer in one piece, or the upstream's own error, as the client gets it."""
+        self._headers: Mapping[str, str] = {}
+        """What of the upstream's the client gets."""
         self._asked = ask.Asked(token_ids=False, logprobs=False, usage=False)
         self._held: list[Json] = []
         self._ended: set[int] = set()
@@ -107,8 +113,7 @@ class ModelCall:
             async with asyncio.timeout(self._parts.settings.send_timeout_s):
                 await self._answer()
         except TimeoutError:
-            # It has stopped reading, and the server closes a connection whose answer does not end.
-            log.warning("a client does not take its answer", attempt_id=self._attempt.attempt_id)
+            self._hang_up()
         finally:
             watcher.cancel()
             self._parts.metrics.calls.labels(self._dialect.name, outcome).inc()
@@ -123,11 +128,35 @@ class ModelCall:
             self._ids = [attempt.events.take() for _ in range(num_ids)]
             await self._generate(traceparent)
             await self._record()
+        except RefusedError:
+            if not self._void_unused():
+                raise RefusedError(endings.NOT_RECORDED) from None
+            raise
         finally:
-            for sequence_id in self._ids:
-                attempt.events.void(sequence_id)
-            self._parts.metrics.voids.inc(len(self._ids))
+            if not self._void_unused():
+                self._withhold()
             attempt.end(self)
+
+    def _void_unused(self) -> bool:
+        """Whether Kafka takes the voids of all ids that came to nothing; no call is made until it does."""
+        ids, self._ids, is_taken = self._ids, [], True
+        for sequence_id in ids:
+            why = self._attempt.events.void(sequence_id)
+            if why is not None:
+                is_taken = False
+                self._parts.recorder.void_later(
+                    self._attempt.attempt_id, sequence_id, self._attempt.events, why
+                )
+        self._parts.metrics.voids.inc(len(ids))
+        return is_taken
+
+    def _withhold(self) -> None:
+        self._whole = None
+        self._call.problem, self._problem = "not_recorded", endings.NOT_RECORDED
+
+    def _hang_up(self) -> None:
+        log.warning("a client does not take its answer", attempt_id=self._attempt.attempt_id)
+        self._abort()
 
     async def _watch(self, receive: Receive) -> None:
         message = await receive()
@@ -151,7 +180,10 @@ class ModelCall:
             if self._cut_why is None or self._task is None:
                 raise
             self._task.uncancel()
-            self._fail(self._cut_why, _CUTS.get(self._cut_why, _ABORTED))
+            self._fail(self._cut_why, endings.problem_of_cut(self._cut_why))
+        except StalledError:
+            self._fail(CLIENT_STALLED, endings.STALLED_PROBLEM)
+            self._hang_up()
         except (TimeoutError, UpstreamTimeoutError):
             self._fail("upstream_timeout", Problem(504, "the model took too long", "upstream_timeout"))
         except (UpstreamFailedError, EventTooLargeError) as error:
@@ -159,11 +191,11 @@ class ModelCall:
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             # As a type alone: its message may quote the answer.
             log.error("answer not understood", dialect=self._dialect.name, error=type(error).__name__)  # noqa: TRY400
-            self._fail("upstream_failed", _NOT_UNDERSTOOD)
+            self._fail("upstream_failed", endings.NOT_UNDERSTOOD)
         finally:
             self._is_generating = False
-        if any(choice.finish_reason == ABORTED for choice in self._capture.choices.values()):
-            self._fail(self._cut_why or "aborted", _ABORTED)
+        if any(choice.finish_reason == endings.ABORTED for choice in self._capture.choices.values()):
+            self._fail(self._cut_why or "aborted", endings.ABORTED_PROBLEM)
 
     def _fail(self, why: str, problem: Problem) -> None:
         if self._call.problem is None:
@@ -178,19 +210,26 @@ class ModelCall:
             is_stream=exchange.is_stream,
             with_token_ids=lease.engine.gives_token_ids,
         )
+        self._engine = lease.engine
         call.engine = lease.engine.name
-        call.has_raw_logprobs = lease.engine.gives_sampled_logprobs is False
+        call.distrust = lease.engine.distrust
         if lease.version is not None:
             call.resource_name, call.resource_version = lease.version
         headers = upstream.headers(
             request_id=f"{self._attempt.attempt_id}-{self._ids[0]}", traceparent=traceparent
         )
-        url, body = lease.engine.url + self._dialect.upstream_path, orjson.dumps(exchange.request)
+        url = lease.engine.url + self._dialect.upstream_path
         try:
-            async with upstream.post(url, body, headers) as response:
+            body = orjson.dumps(exchange.request)
+        except orjson.JSONEncodeError:
+            raise bad_request(TOO_DEEP) from None
+        try:
+            async with upstream.post(url, body, headers, is_stream=exchange.is_stream) as response:
                 call.status_code = response.status
+                lower = {name.lower(): value for name, value in response.headers.items() if value.isascii()}
+                self._headers = self._dialect.headers(lower)
                 if response.status != 200:
-                    await self._take_error(response)
+                    self._take_error(response.status, await response.read())
                 elif exchange.is_stream:
                     await self._pass_on(response)
                 else:
@@ -199,22 +238,22 @@ class ModelCall:
             lease.engine.suspect()
             raise
 
-    async def _take_error(self, response: aiohttp.ClientResponse) -> None:
-        body = await response.read()
-        headers = {name: response.headers[name] for name in ("retry-after",) if name in response.headers}
-        self._failed_with = response.status, body, headers
-        self._call.problem = f"upstream_error_{response.status}"
-        self._call.error_body = body.decode(errors="replace")
+    def _take_error(self, status: int, body: bytes) -> None:
+        self._whole = status, self._dialect.upstream_error(status, body)
+        self._call.problem = f"upstream_error_{status}"
+        self._call.answer_body = body
 
     def _take_whole(self, body: bytes) -> None:
+        self._call.answer_body = body
         completion = _json_of(body)
         self._capture.take(completion)
-        self._completion = completion
+        ask.strip(completion, self._asked, is_chunk=False)
+        self._whole = 200, self._exchange.answer(completion)
 
     # --- streaming -----------------------------------------------------------------------------------
 
     async def _pass_on(self, response: aiohttp.ClientResponse) -> None:
-        await self._start_stream(response.headers)
+        await self._start_stream()
         reader, is_done = EventReader(), False
         async for piece in response.content.iter_any():
             out = b""
@@ -226,20 +265,28 @@ class ModelCall:
                         out += self._take_chunk(_json_of(data))
             finally:
                 if out:
-                    await send_piece(self._send, out, more=True)
+                    await self._send_on(out)
         if not is_done and not self._capture.is_finished(self._call.num_choices):
             raise UpstreamFailedError("the upstream ended its stream early")
 
-    async def _start_stream(self, headers: Mapping[str, str]) -> None:
-        lower = {name.lower(): value for name, value in headers.items()}
-        known = {"cache-control": "no-cache", "x-accel-buffering": "no", **self._dialect.headers(lower)}
+    async def _send_on(self, out: bytes) -> None:
+        try:
+            async with asyncio.timeout(self._parts.settings.send_timeout_s):
+                await send_piece(self._send, out, more=True)
+        except TimeoutError:
+            raise StalledError from None
+
+    async def _start_stream(self) -> None:
+        known = {"cache-control": "no-cache", "x-accel-buffering": "no", **self._headers}
         await send_start(self._send, 200, EVENT_STREAM, known)
         self._is_started = True
 
     def _take_chunk(self, chunk: Json) -> bytes:
         """What of it the client gets now."""
         if "error" in chunk and "choices" not in chunk:
-            raise UpstreamFailedError("the upstream failed in the middle of its answer")
+            self._call.error = chunk["error"]
+            words = endings.words_of(chunk["error"])
+            raise UpstreamFailedError(": ".join(filter(None, (_FAILED_MIDWAY, words))))
         if self._call.first_chunk is None:
             self._call.first_chunk = now()
         self._capture.take(chunk)
@@ -270,6 +317,8 @@ class ModelCall:
         call, capture, events = self._call, self._capture, self._attempt.events
         while len(self._ids) < num_spans(capture):
             self._ids.append(events.take())
+        if self._engine is not None and self._engine.is_other_model(capture.model):
+            call.is_other_model = call.resource_version is not None
         used = self._ids[: num_spans(capture)]
         spans = spans_of(call, capture, used, now())
         for sequence_id in used:
@@ -279,12 +328,7 @@ class ModelCall:
         try:
             await self._parts.recorder.record(spans, events)
         except UnrecordedError:
-            self._failed_with = None
-            call.problem = "not_recorded"
-            self._problem = Problem(
-                503, "Kafka did not take the record of this call, so its answer is withheld",
-                "kafka_unavailable", 2,
-            )  # fmt: skip
+            self._withhold()
         self._parts.metrics.record_seconds.observe(asyncio.get_running_loop().time() - began)
         for span in spans:
             if span.generation is not None:
@@ -293,19 +337,25 @@ class ModelCall:
     # --- the client's part ---------------------------------------------------------------------------
 
     async def _answer(self) -> None:
-        if self._cut_why == CLIENT_GONE:
+        if self._cut_why == CLIENT_GONE or self._call.problem == CLIENT_STALLED:
             return
         if self._problem is not None:
             await self._answer_problem(self._problem)
-        elif self._failed_with is not None:
-            status, body, headers = self._failed_with
-            await send_whole(self._send, status, self._dialect.upstream_error(status, body), headers)
-        elif self._completion is not None:
-            ask.strip(self._completion, self._asked, is_chunk=False)
-            await send_whole(self._send, 200, self._exchange.answer(self._completion))
+        elif self._whole is not None:
+            status, body = self._whole
+            await send_whole(self._send, status, body, self._headers)
         else:
-            held = b"".join(map(self._translated, self._held))
-            await send_piece(self._send, held + self._exchange.finish(), more=False)
+            await self._answer_end()
+
+    async def _answer_end(self) -> None:
+        """Of a stream."""
+        try:
+            rest = b"".join(map(self._translated, self._held)) + self._exchange.finish()
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            log.error("answer not understood", dialect=self._dialect.name, error=type(error).__name__)  # noqa: TRY400
+            await self._answer_problem(endings.NOT_UNDERSTOOD)
+        else:
+            await send_piece(self._send, rest, more=False)
 
     async def _answer_problem(self, problem: Problem) -> None:
         self._parts.metrics.refused.labels(problem.code).inc()
@@ -315,12 +365,7 @@ class ModelCall:
             await send_problem(self._send, problem, self._dialect.error(problem))
 
 
-_ABORTED = Problem(503, "the engine took new weights and could not finish this call; try again", "aborted", 1)
-_NOT_UNDERSTOOD = Problem(502, "the upstream's answer is not as the API has them", "upstream_failed")
-_CUTS = {
-    CLIENT_GONE: Problem(499, "the client has gone", CLIENT_GONE),
-    "attempt_closed": Problem(410, "this attempt has ended", "attempt_ended"),
-}
+_FAILED_MIDWAY = "the upstream failed in the middle of its answer"
 
 
 def _json_of(body: bytes) -> Json:

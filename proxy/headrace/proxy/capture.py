@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.proxy.ask import Operation
+from headrace.proxy.dialect import Json
 from headrace.proxy.merge import merge_delta, ordered_tool_calls
-
-Json = dict[str, Any]
 
 _HEAD = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
 
@@ -69,9 +68,9 @@ class Capture:
         return str(self.head.get("model") or "")
 
     def is_finished(self, num_choices: int) -> bool:
-        """Every choice has said why it ended."""
-        finished = sum(choice.finish_reason is not None for choice in self.choices.values())
-        return finished >= max(num_choices, 1)
+        """Every choice, and as many as were asked for, has said why it ended."""
+        is_ended = all(choice.finish_reason is not None for choice in self.choices.values())
+        return is_ended and len(self.choices) >= max(num_choices, 1)
 
     def prompt_of(self, choice: CapturedChoice) -> list[int]:
         return choice.prompt_token_ids or self.prompt_token_ids
@@ -84,6 +83,11 @@ class Capture:
         if sum(len(each.token_ids) for each in self.choices.values()) == total:
             return len(choice.token_ids)
         return None
+
+    @property
+    def completion_tokens(self) -> int | None:
+        """Of all choices."""
+        return self._counted("completion_tokens")
 
     @property
     def adds_up(self) -> bool:

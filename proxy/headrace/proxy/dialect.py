@@ -49,7 +49,7 @@ class Dialect(Protocol):
         """A JSON body in the shape that the API's libraries read."""
 
     def upstream_error(self, status: int, body: bytes) -> bytes:
-        """The upstream's own error: as it is where the dialect is the upstream's, else its words in ours."""
+        """The upstream's own error, as JSON: as it is where that is so already, else its words in ours."""
 
     def headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
-        """Of the answer, from the upstream's (lower-case): request ids and the like. Mostly none."""
+        """Of the answer, from the upstream's (lower-case): request ids, when to try again."""

@@ -8,6 +8,7 @@ from starlette.responses import Response
 from headrace.proxy import asgi
 from headrace.proxy.attempts import OpenAttempt
 from headrace.proxy.gate import Gate
+from headrace.proxy.load import Load
 from headrace.proxy.problem import Problem, RefusedError
 from headrace.proxy.recorder import Recorder
 from headrace.proxy.settings import ProxySettings
@@ -18,20 +19,23 @@ _UNPACK_HERE_BYTES = 32 * 1024
 
 
 class EventApi:
-    def __init__(self, settings: ProxySettings, gate: Gate, recorder: Recorder) -> None:
+    def __init__(self, settings: ProxySettings, gate: Gate, load: Load, recorder: Recorder) -> None:
         self._settings = settings
+        self._load = load
         self._gate = gate
         self._recorder = recorder
 
     async def traces(self, request: Request) -> Response:
         """OTLP/HTTP, JSON or protobuf. https://opentelemetry.io/docs/specs/otlp/#otlphttp"""
-        attempt, body = await self._taken(request)
-        return _answer(await attempt.requests.traces(body, request.headers.get("content-type", "")))
+        with self._load.one_more():
+            attempt, body = await self._taken(request)
+            return _answer(await attempt.requests.traces(body, request.headers.get("content-type", "")))
 
     async def rewards(self, request: Request) -> Response:
         """`{"value": 0.5}`, with `name`, `about` and `reward_id` if wanted."""
-        attempt, body = await self._taken(request)
-        return _answer(await attempt.requests.reward(body))
+        with self._load.one_more():
+            attempt, body = await self._taken(request)
+            return _answer(await attempt.requests.reward(body))
 
     async def _taken(self, request: Request) -> tuple[OpenAttempt, bytes]:
         headers = asgi.headers_of(request.scope)

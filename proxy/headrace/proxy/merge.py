@@ -2,7 +2,7 @@
 
 from typing import Any
 
-Json = dict[str, Any]
+from headrace.proxy.dialect import Json
 
 _JOINED = frozenset({"content", "reasoning", "reasoning_content", "refusal"})
 """Members of a message that come in pieces of text."""

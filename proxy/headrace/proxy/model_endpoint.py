@@ -1,8 +1,9 @@
 """ModelEndpoint: a route at which agents call models; checks first, then a ModelCall."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+
+import orjson
 
 from headrace.proxy import asgi
 from headrace.proxy.asgi import ClientGoneError, Receive, Scope, Send, send_problem
@@ -11,7 +12,9 @@ from headrace.proxy.attempts import OpenAttempt
 from headrace.proxy.call import ModelCall, Parts
 from headrace.proxy.dialect import Dialect
 from headrace.proxy.gate import Gate
-from headrace.proxy.problem import Problem, RefusedError
+from headrace.proxy.load import Load
+from headrace.proxy.problem import TOO_DEEP, Problem, RefusedError, bad_request
+from headrace.proxy.server import ABORT
 from headrace.proxy.spans import Call, Place
 from headrace.schemas.records import now
 from headrace.streams.runner.errors import AttemptClosedError
@@ -22,27 +25,6 @@ _MAX_AGENT = 200
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 
 DialectOf = Callable[[OpenAttempt], Dialect]
-
-
-class Load:
-    """How many calls run now, those included whose request is still coming in."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self.running = 0
-
-    @contextmanager
-    def one_more(self) -> Iterator[None]:
-        """RefusedError 429 if there are as many as may be."""
-        if self.running >= self._limit:
-            raise RefusedError(
-                Problem(429, f"{self.running} calls are running, which is all", "too_many_calls", 1)
-            )
-        self.running += 1
-        try:
-            yield
-        finally:
-            self.running -= 1
 
 
 class ModelEndpoint:
@@ -76,18 +58,19 @@ class ModelEndpoint:
         headers = asgi.headers_of(scope)
         attempt = self._gate.attempt_for(scope["path_params"]["attempt_id"], asgi.secret_of(headers))
         with self._load.one_more():
-            call = await self._read(attempt, headers, receive, send)
+            call = await self._read(attempt, scope, receive, send)
             await call.run(receive, headers.get("traceparent", ""))
 
-    async def _read(
-        self, attempt: OpenAttempt, headers: Mapping[str, str], receive: Receive, send: Send
-    ) -> ModelCall:
-        settings = self._parts.settings
+    async def _read(self, attempt: OpenAttempt, scope: Scope, receive: Receive, send: Send) -> ModelCall:
+        settings, headers = self._parts.settings, asgi.headers_of(scope)
         body = await asgi.read_body(
             receive, headers, max_bytes=settings.max_body_bytes, timeout_s=settings.body_timeout_s
         )
         dialect = self._dialect_of(attempt)
-        exchange = dialect.open(asgi.json_object(body))
+        try:
+            exchange = dialect.open(asgi.json_object(body))
+        except orjson.JSONEncodeError:
+            raise bad_request(TOO_DEEP) from None
         trouble = self._parts.recorder.trouble()
         if trouble is not None:
             raise RefusedError(trouble)
@@ -101,7 +84,8 @@ class ModelEndpoint:
             is_stream=exchange.is_stream,
             num_choices=num_choices(exchange.request, dialect.operation),
         )
-        return ModelCall(self._parts, attempt, dialect, exchange, call, send=send)
+        connection = scope["extensions"][ABORT]
+        return ModelCall(self._parts, attempt, dialect, exchange, call, send=send, abort=connection["abort"])
 
 
 def _place(attempt: OpenAttempt, headers: Mapping[str, str]) -> Place:

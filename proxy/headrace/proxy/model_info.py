@@ -1,5 +1,6 @@
 """What agents ask about models without calling one: the list of them, and how many tokens a prompt has."""
 
+import asyncio
 from typing import Any
 from urllib.parse import quote
 
@@ -12,7 +13,8 @@ from headrace.proxy import asgi
 from headrace.proxy.anthropic import MESSAGES, TOKENIZE_PATH, read_count, tokenize_request
 from headrace.proxy.engines import Engines
 from headrace.proxy.gate import Gate
-from headrace.proxy.problem import Problem, RefusedError
+from headrace.proxy.load import Load
+from headrace.proxy.problem import TOO_DEEP, Problem, RefusedError, bad_request
 from headrace.proxy.settings import ProxySettings
 from headrace.proxy.upstream import Upstream, UpstreamFailedError, UpstreamTimeoutError
 
@@ -20,8 +22,11 @@ from headrace.proxy.upstream import Upstream, UpstreamFailedError, UpstreamTimeo
 class ModelInfo:
     """Not recorded: nothing is generated."""
 
-    def __init__(self, settings: ProxySettings, gate: Gate, engines: Engines, upstream: Upstream) -> None:
+    def __init__(
+        self, settings: ProxySettings, gate: Gate, load: Load, engines: Engines, upstream: Upstream
+    ) -> None:
         self._settings = settings
+        self._load = load
         self._gate = gate
         self._engines = engines
         self._upstream = upstream
@@ -34,8 +39,16 @@ class ModelInfo:
         return await self._through(attempt, "GET", path)
 
     async def count_tokens(self, request: Request) -> Response:
-        """Anthropic's, by vLLM's tokenizer."""
-        attempt = self._attempt_id(request)
+        """Anthropic's, by vLLM's tokenizer; also in how it is refused."""
+        try:
+            attempt = self._attempt_id(request)
+            with self._load.one_more():
+                return await self._count_tokens(request, attempt)
+        except RefusedError as refused:
+            refused.body = MESSAGES.error(refused.problem)
+            raise
+
+    async def _count_tokens(self, request: Request, attempt: str) -> Response:
         headers = asgi.headers_of(request.scope)
         body = await asgi.read_body(
             request.receive,
@@ -48,7 +61,7 @@ class ModelInfo:
         if answer.status_code != 200:
             error = MESSAGES.upstream_error(answer.status_code, bytes(answer.body))
             return Response(error, answer.status_code, media_type="application/json")
-        return Response(read_count(orjson.loads(bytes(answer.body))), media_type="application/json")
+        return Response(read_count(_loaded(bytes(answer.body))), media_type="application/json")
 
     def _attempt_id(self, request: Request) -> str:
         secret = asgi.secret_of(asgi.headers_of(request.scope))
@@ -59,17 +72,32 @@ class ModelInfo:
     ) -> Response:
         headers = self._upstream.headers()
         try:
+            asked = orjson.dumps(body)
+        except orjson.JSONEncodeError:
+            raise bad_request(TOO_DEEP) from None
+        try:
             async with self._engines.acquire(attempt_id) as lease:
                 url = lease.engine.url + path
                 if method == "GET":
                     async with self._upstream.get(url, headers) as response:
                         return await _copied(response)
-                async with self._upstream.post(url, orjson.dumps(body), headers) as response:
+                async with (
+                    asyncio.timeout(self._settings.idle_timeout_s),
+                    self._upstream.post(url, asked, headers) as response,
+                ):
                     return await _copied(response)
         except UpstreamFailedError as error:
             raise RefusedError(Problem(502, str(error), "upstream_failed")) from error
-        except UpstreamTimeoutError as error:
-            raise RefusedError(Problem(504, str(error), "upstream_timeout")) from error
+        except (UpstreamTimeoutError, TimeoutError) as error:
+            problem = Problem(504, "the upstream was silent for too long", "upstream_timeout")
+            raise RefusedError(problem) from error
+
+
+def _loaded(body: bytes) -> object:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
 
 
 def _segments(name: str) -> str:

@@ -5,9 +5,13 @@ from typing import Literal
 
 import orjson
 
-from headrace.proxy import sse
+from headrace.proxy import ask, sse
 from headrace.proxy.dialect import Exchange, Json
 from headrace.proxy.problem import Problem
+
+_PASSED = ("x-request-id", "retry-after")
+_MAX_TEXT = 2000
+"""Characters of an upstream's error that is no JSON: mostly a page of HTML."""
 
 DONE = sse.event(b"[DONE]")
 
@@ -15,7 +19,7 @@ DONE = sse.event(b"[DONE]")
 class OpenAIExchange:
     def __init__(self, request: Json) -> None:
         self.request = request
-        self.is_stream = request.get("stream") is True
+        self.is_stream = ask.is_stream(request)
 
     def answer(self, completion: Json) -> bytes:
         return orjson.dumps(completion)
@@ -31,7 +35,26 @@ class OpenAIExchange:
         return sse.event(error_body(problem))
 
 
-class OpenAIDialect:
+class OpenAIShapes:
+    """What all of OpenAI's APIs have in common: errors, and headers."""
+
+    def error(self, problem: Problem) -> bytes:
+        return error_body(problem)
+
+    def upstream_error(self, status: int, body: bytes) -> bytes:
+        try:
+            orjson.loads(body)
+        except orjson.JSONDecodeError:
+            text = body.decode(errors="replace").strip()[:_MAX_TEXT]
+            message = text or f"the upstream answered {status} and said nothing"
+            return error_body(Problem(status, message, "upstream_error"))
+        return body
+
+    def headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
+        return {name: headers[name] for name in _PASSED if name in headers}
+
+
+class OpenAIDialect(OpenAIShapes):
     def __init__(self, name: str, operation: Literal["chat", "text_completion"], upstream_path: str) -> None:
         self.name = name
         self.operation: Literal["chat", "text_completion"] = operation
@@ -39,15 +62,6 @@ class OpenAIDialect:
 
     def open(self, body: Json) -> Exchange:
         return OpenAIExchange(body)
-
-    def error(self, problem: Problem) -> bytes:
-        return error_body(problem)
-
-    def upstream_error(self, status: int, body: bytes) -> bytes:  # noqa: ARG002  the shape is the same for all
-        return body
-
-    def headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
-        return {name: headers[name] for name in ("x-request-id",) if name in headers}
 
 
 def error_body(problem: Problem) -> bytes:

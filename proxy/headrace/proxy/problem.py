@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+TOO_DEEP = "the request is nested too deeply"
+
 
 class Problem(NamedTuple):
     """What the client is told; each dialect has its own shape for it."""
@@ -26,6 +28,8 @@ class RefusedError(Exception):
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
         self.problem = problem
+        self.body: bytes | None = None
+        """In the words of another API than OpenAI's, where whoever answers does not know them."""
 
 
 def bad_request(message: str, param: str | None = None) -> RefusedError:

@@ -20,6 +20,7 @@ from headrace.streams.runner.outlet import Delivered, Outlet
 
 RETRY_AFTER_S = 2
 _RETRY_S = 1.0
+_FULL = "the buffer of records for Kafka is full"
 
 log = structlog.get_logger(__name__)
 
@@ -71,6 +72,8 @@ class Recorder:
         oldest = next(iter(self._since.values()), None)
         if self._unsettled:
             why = f"Kafka did not take {len(self._unsettled)} records"
+        elif not self._outlet.has_room():
+            why = _FULL
         elif oldest is not None and self._loop.time() - oldest > self._late_s:
             why = f"Kafka has not acknowledged for {self._loop.time() - oldest:.1f} s"
         else:
@@ -95,6 +98,10 @@ class Recorder:
         for span, _ in failed:
             self._settle(span.attempt_id, span.sequence_id or 0, voids, why)
         raise UnrecordedError(why)
+
+    def void_later(self, attempt_id: str, sequence_id: int, voids: Voids, why: str) -> None:
+        """An id that came to nothing, whose void Kafka does not take for now: as what was not recorded."""
+        self._settle(attempt_id, sequence_id, voids, why)
 
     async def close(self) -> None:
         """Stop settling; what is unsettled then is a hole, which says the same, less well (G3)."""
@@ -127,12 +134,13 @@ class Recorder:
 
     def _hand_over(self, record: Record, delivered: Delivered) -> None:
         if not self._outlet.has_room():
-            raise UnrecordedError("the buffer of records for Kafka is full")
+            raise UnrecordedError(_FULL)
         try:
-            self._outlet.publish(record, delivered)
-        except RecordTooLargeError:
-            # The words of a call may be too large to keep; its ids hardly are.
-            self._outlet.publish(_without_words(record), delivered)
+            try:
+                self._outlet.publish(record, delivered)
+            except RecordTooLargeError:
+                # The words of a call may be too large to keep; its ids hardly are.
+                self._outlet.publish(_without_words(record), delivered)
         except HeadraceError as error:
             if isinstance(error, FatalError):
                 self._failed(error)

@@ -4,7 +4,10 @@ import asyncio
 import gc
 import signal
 import socket
+import threading
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from typing import Any
 
 import structlog
 import uvloop
@@ -12,7 +15,7 @@ import uvloop
 from headrace.proxy.app import application
 from headrace.proxy.attempts import Attempts
 from headrace.proxy.call import Parts
-from headrace.proxy.fleet import start_engines
+from headrace.proxy.fleet import base_urls, start_engines
 from headrace.proxy.gate import Gate
 from headrace.proxy.keys import KeyRing
 from headrace.proxy.metrics import ProxyMetrics
@@ -33,6 +36,8 @@ from headrace.streams.settings import KafkaSettings
 EXIT_OK = 0
 EXIT_FAILURE = 1
 
+_CUT_S = 5.0
+"""For calls that are cut at the end: to be recorded, and answered."""
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 log = structlog.get_logger(__name__)
 
@@ -52,6 +57,7 @@ def check(settings: ProxySettings) -> None:
     """FatalError for settings that can't be served."""
     if not settings.upstreams:
         raise FatalError("a proxy needs an engine: --upstream URL, or HEADRACE_PROXY_UPSTREAMS")
+    base_urls(settings)
     if settings.keys_file is None and settings.host not in _LOOPBACK and not settings.allow_anonymous:
         raise FatalError(
             f"without keys a proxy listens on loopback only, and not on {settings.host}: "
@@ -74,6 +80,8 @@ async def _run(kafka: KafkaSettings, settings: ProxySettings, codec: Codec) -> i
             kafka,
             codec=codec,
             linger_ms=settings.linger_ms,
+            # Who publishes here is the loop that serves every call: a full buffer is an error at once.
+            publish_timeout_s=0,
             delivery_timeout_s=settings.delivery_timeout_s,
             properties={"client.id": "headrace-proxy"},
         )
@@ -89,8 +97,9 @@ async def _run(kafka: KafkaSettings, settings: ProxySettings, codec: Codec) -> i
         stack.push_async_callback(recorder.close)
         upstream = await stack.enter_async_context(Upstream(settings))
         store = ResourceStore(kafka, codec)
-        await asyncio.to_thread(store.start)
         stack.callback(store.close)
+        if not await _unless_stopped(store.start, stop, mailbox):
+            return EXIT_OK
         engines, weights = await stack.enter_async_context(start_engines(settings, upstream, store))
         attempts = Attempts(settings, outlet, mailbox, on_end=engines.forget)
         parts = Parts(settings, engines, upstream, recorder, ProxyMetrics(), weights)
@@ -102,13 +111,46 @@ async def _run(kafka: KafkaSettings, settings: ProxySettings, codec: Codec) -> i
             deliver=lambda events: mailbox.post(lambda: attempts.hear(events)),
             failed=failed,
         )
-        await asyncio.to_thread(follower.start)
         stack.callback(follower.stop)
+        if not await _unless_stopped(follower.start, stop, mailbox):
+            return EXIT_OK
         await _serve(parts, attempts, gate, listening=listening, stop=stop)
         unsent = await _flush(outlet, settings.delivery_timeout_s)
         failure = next(iter(failures), unsent)
         log.info("proxy stopped", reason=str(failure) if failure else "told to")
         return EXIT_FAILURE if failure else EXIT_OK
+
+
+async def _unless_stopped(work: Callable[[], object], stop: asyncio.Event, mailbox: Mailbox) -> bool:
+    """Run what blocks, in a thread that nobody waits for once told to stop; whether it came to its end."""
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def settle(error: Exception | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        error: Exception | None = None
+        try:
+            work()
+        except Exception as raised:  # noqa: BLE001  it is raised where it is waited for
+            error = raised
+        mailbox.post(lambda: settle(error))
+
+    threading.Thread(target=run, name="headrace-start", daemon=True).start()
+    stopping = asyncio.ensure_future(stop.wait())
+    either: list[asyncio.Future[Any]] = [done, stopping]
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not done.done():
+        done.cancel()
+        return False
+    done.result()
+    return True
 
 
 async def _serve(
@@ -120,19 +162,19 @@ async def _serve(
         application(parts, attempts, gate),
         max_header_bytes=settings.max_header_bytes,
         head_timeout_s=settings.head_timeout_s,
-        stop_timeout_s=settings.stop_timeout_s,
+        stop_timeout_s=settings.stop_timeout_s + _CUT_S,
     )
     background = [asyncio.ensure_future(work) for work in (attempts.sweep(), gate.refresh())]
     host, port = listening.getsockname()[:2]
     log.info(
         "proxy started",
         url=f"http://{host}:{port}",
-        upstreams=list(settings.upstreams),
+        upstreams=base_urls(settings),
         weights=settings.weights,
         keys="none: whoever reaches it may use it" if settings.keys_file is None else str(settings.keys_file),
     )
     _settle_garbage()
-    await serve(running, listening, stop)
+    await serve(running, listening, stop, cut=attempts.cut_calls, cut_after_s=settings.stop_timeout_s)
     for task in background:
         task.cancel()
     await asyncio.gather(*background, return_exceptions=True)

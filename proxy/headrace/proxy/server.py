@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -11,6 +11,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headrace.schemas.errors import FatalError
 
+ABORT = "headrace.abort"
+"""In a scope's extensions: its `abort` ends the connection at once, whatever waits to be sent."""
 _KEEP_ALIVE_S = 60
 _BACKLOG = 1024
 
@@ -80,6 +82,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if size > self.max_header_bytes:
             self._refuse(_TOO_LARGE)
         else:
+            # A new one each time: the rest of the scope may be shared between requests.
+            self.scope["extensions"] = {ABORT: {"abort": self.transport.abort}}
             super().on_headers_complete()
 
     def on_chunk_header(self) -> None:
@@ -163,11 +167,25 @@ def server(
     return Server(config)
 
 
-async def serve(running: Server, listening: socket.socket, stop: asyncio.Event) -> None:
-    """Until told to stop; then running requests may end within the server's time."""
+async def serve(
+    running: Server,
+    listening: socket.socket,
+    stop: asyncio.Event,
+    *,
+    cut: Callable[[], object] = lambda: None,
+    cut_after_s: float = 0.0,
+) -> None:
+    """Until told to stop; then running requests may end within the server's time.
+
+    `cut` is called before that is over: the server knows nothing better than to cancel.
+    """
     serving = asyncio.ensure_future(running.serve(sockets=[listening]))
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     running.should_exit = True
-    await serving
+    cutting = asyncio.get_running_loop().call_later(cut_after_s, cut)
+    try:
+        await serving
+    finally:
+        cutting.cancel()

@@ -16,14 +16,16 @@ from pydantic import ValidationError
 from headrace.proxy.ask import Operation, sampling_of
 from headrace.proxy.capture import Capture, CapturedChoice
 from headrace.schemas.records import Generation, Span
+from headrace.schemas.records.base import INT32_MAX
 from headrace.streams.ingest import gen_ai
 
 LOGPROBS_INVALID = "logprobs_invalid"
-RAW_LOGPROBS = "raw_logprobs"
 NO_CHOICES = "no_choices"
 BEAM_SEARCH = "beam_search"
+USAGE_MISSING = "usage_missing"
 USAGE_MISMATCH = "usage_mismatch"
-NOT_WHOLE = "answer_not_readable"
+OTHER_MODEL = "other_model"
+NOT_READABLE = "answer_not_readable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +56,19 @@ class Call:
     engine: str = ""
     resource_name: str | None = None
     resource_version: int | None = None
-    has_raw_logprobs: bool = False
-    """The engine's logprobs are not of the distribution that it samples from."""
+    is_other_model: bool = False
+    """It was answered by other weights than those of the version."""
+    distrust: str | None = None
+    """Why the engine's logprobs can't be trained on, in a word."""
     status_code: int | None = None
     """Of the upstream's answer."""
     first_chunk: datetime | None = None
     problem: str | None = None
     """Why the answer is not whole, in a word; None if it is."""
-    error_body: str = ""
-    """The upstream's own words for it."""
+    answer_body: bytes = b""
+    """The upstream's answer, or its error, where that came in one piece."""
+    error: Any = None
+    """What it said of its failure in the middle of a stream."""
 
 
 def num_spans(capture: Capture) -> int:
@@ -80,7 +86,12 @@ def spans_of(call: Call, capture: Capture, sequence_ids: Sequence[int], ended: d
 
 
 def _span(call: Call, capture: Capture, choice: CapturedChoice, sequence_id: int, ended: datetime) -> Span:
-    generation = _generation(call, capture, choice)
+    try:
+        generation = _generation(call, capture, choice)
+        attributes = dict(_attributes(call, capture, choice))
+    except (ValidationError, TypeError, ValueError, AttributeError, LookupError):
+        # Of a form that no API has: its words are kept, if they can be, and nothing is taken from them.
+        generation, attributes = _unread(call, capture, choice), {}
     is_whole = call.problem is None and bool(capture.choices)
     problem = call.problem or (None if capture.choices else NO_CHOICES)
     return Span(
@@ -96,7 +107,7 @@ def _span(call: Call, capture: Capture, choice: CapturedChoice, sequence_id: int
         end_time=max(ended, call.started),
         status="ok" if is_whole else "error",
         status_message=problem or "",
-        attributes=dict(_attributes(call, capture, choice)),
+        attributes=attributes,
         scope="headrace.proxy",
         generation=generation,
     )
@@ -107,8 +118,8 @@ def _generation(call: Call, capture: Capture, choice: CapturedChoice) -> Generat
     known: dict[str, Any] = {
         "agent": call.place.agent,
         "model": capture.model or str(call.request.get("model") or ""),
-        "resource_name": call.resource_name,
-        "resource_version": call.resource_version,
+        "resource_name": None if call.is_other_model else call.resource_name,
+        "resource_version": None if call.is_other_model else call.resource_version,
         "request": call.body.decode(errors="replace"),
         "response": _response(call, capture, choice),
         "prompt_tokens": capture.prompt_tokens,
@@ -116,7 +127,7 @@ def _generation(call: Call, capture: Capture, choice: CapturedChoice) -> Generat
         "finish_reason": choice.finish_reason,
         "sampling": dict(sampling_of(call.request)),
         "choice_index": choice.index,
-        "num_choices": max(call.num_choices, 1),
+        "num_choices": min(max(call.num_choices, 1, *(index + 1 for index in capture.choices)), INT32_MAX),
     }
     ids = {
         "prompt_token_ids": tuple(capture.prompt_of(choice)),
@@ -128,21 +139,41 @@ def _generation(call: Call, capture: Capture, choice: CapturedChoice) -> Generat
         return Generation(**known, **ids, untrainable_reason=reason)
     except ValidationError:
         # What is no token id is not kept as one; the response has the engine's words.
-        return Generation(**known, untrainable_reason=reason or NOT_WHOLE)
+        return Generation(**known, untrainable_reason=reason or NOT_READABLE)
+
+
+def _unread(call: Call, capture: Capture, choice: CapturedChoice) -> Generation:
+    return Generation(
+        agent=call.place.agent,
+        model=str(call.request.get("model") or ""),
+        request=call.body.decode(errors="replace"),
+        response=_raw(call, capture, choice),
+        untrainable_reason=call.problem or NOT_READABLE,
+    )
+
+
+def _raw(call: Call, capture: Capture, choice: CapturedChoice) -> str:
+    if call.answer_body:
+        return call.answer_body.decode(errors="replace")
+    try:
+        return _response(call, capture, choice)
+    except (TypeError, ValueError, AttributeError, LookupError):
+        return ""
 
 
 def _why_untrainable(call: Call, capture: Capture, choice: CapturedChoice) -> str | None:
-    if call.problem is not None:
-        return call.problem
-    if not capture.choices:
-        return NO_CHOICES
+    if call.problem is not None or not capture.choices:
+        return call.problem or NO_CHOICES
     if not capture.prompt_of(choice) and not choice.token_ids:
         return gen_ai.NO_TOKEN_IDS
     if call.request.get("use_beam_search"):
         return BEAM_SEARCH
+    if capture.completion_tokens is None:
+        # Engines that give ids are asked for it, and without it nobody knows that no id is missing.
+        return USAGE_MISSING
     if not capture.adds_up:
         return USAGE_MISMATCH
-    return RAW_LOGPROBS if call.has_raw_logprobs else None
+    return OTHER_MODEL if call.is_other_model else call.distrust
 
 
 def _finite(logprobs: Sequence[Any]) -> tuple[tuple[float, ...], bool]:
@@ -154,17 +185,21 @@ def _finite(logprobs: Sequence[Any]) -> tuple[tuple[float, ...], bool]:
 
 def _response(call: Call, capture: Capture, choice: CapturedChoice) -> str:
     if not capture.choices:
-        return call.error_body
+        words = call.answer_body if call.error is None else orjson.dumps({"error": call.error})
+        return words.decode(errors="replace")
     body = capture.head | {"choices": [choice.answer(call.operation)]}
     if capture.usage is not None:
         body["usage"] = capture.usage
+    if call.error is not None:
+        body["error"] = call.error
     return orjson.dumps(body).decode()
 
 
 def _attributes(call: Call, capture: Capture, choice: CapturedChoice) -> Iterator[tuple[str, str]]:
     """By OpenTelemetry's GenAI conventions; ours begin with headrace."""
     request, usage = call.request, capture.usage or {}
-    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
     known: dict[str, Any] = {
         gen_ai.OPERATION: call.operation,
         gen_ai.PROVIDER: "vllm" if capture.prompt_token_ids else "openai",

@@ -30,9 +30,13 @@ class Upstream:
     """An async context manager: one pool of connections."""
 
     def __init__(self, settings: ProxySettings) -> None:
-        self._settings = settings
         self._key = settings.upstream_api_key
         self._session: aiohttp.ClientSession | None = None
+        connect_s = settings.connect_timeout_s
+        self._whole_timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_s)
+        self._stream_timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=connect_s, sock_read=settings.idle_timeout_s
+        )
 
     @property
     def session(self) -> aiohttp.ClientSession:
@@ -42,11 +46,7 @@ class Upstream:
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
-            timeout=aiohttp.ClientTimeout(
-                total=None,
-                sock_connect=self._settings.connect_timeout_s,
-                sock_read=self._settings.idle_timeout_s,
-            ),
+            timeout=self._stream_timeout,
             # Only what is set here goes upstream: nothing of the client's request is carried over.
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=False,
@@ -69,11 +69,17 @@ class Upstream:
 
     @asynccontextmanager
     async def post(
-        self, url: str, body: bytes, headers: Mapping[str, str]
+        self, url: str, body: bytes, headers: Mapping[str, str], *, is_stream: bool = False
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer, to be read within. A connection that is left unread is closed, which ends the call."""
+        """The answer, to be read within. A connection that is left unread is closed, which ends the call.
+
+        A stream that is silent for too long has failed; for any other answer its caller waits as he likes.
+        """
+        timeout = self._stream_timeout if is_stream else self._whole_timeout
         with _translated():
-            async with self.session.post(url, data=body, headers=headers, allow_redirects=False) as response:
+            async with self.session.post(
+                url, data=body, headers=headers, allow_redirects=False, timeout=timeout
+            ) as response:
                 yield response
 
     @asynccontextmanager

@@ -16,3 +16,7 @@ def test_whether_it_streams() -> None:
 def test_the_requests_id_has_their_name() -> None:
     assert MESSAGES.headers({"x-request-id": "r", "server": "uvicorn"}) == {"request-id": "r"}
     assert MESSAGES.headers({}) == {}
+
+
+def test_when_to_try_again_is_told() -> None:
+    assert MESSAGES.headers({"retry-after": "7"}) == {"retry-after": "7"}

@@ -200,9 +200,19 @@ def test_where_the_upstream_says_no_time_the_ids_does() -> None:
     assert response.model == "m"
 
 
-@pytest.mark.parametrize("body", [b'{"error": {"message": "m"}}', b"<html>"], ids=["json", "not json"])
-def test_an_upstreams_error_is_left_as_it_is(body: bytes) -> None:
+def test_an_upstreams_error_is_left_as_it_is() -> None:
+    body = b'{"error": {"message": "m"}}'
     assert dialect().upstream_error(502, body) == body
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [(b"<html>", "<html>"), (b"", "the upstream answered 502 and said nothing")],
+    ids=["a page", "nothing"],
+)
+def test_an_upstreams_error_that_is_no_json_is_told_as_json(body: bytes, message: str) -> None:
+    error = orjson.loads(dialect().upstream_error(502, body))["error"]
+    assert error == {"message": message, "type": "server_error", "param": None, "code": "upstream_error"}
 
 
 def test_errors_are_in_openais_shape() -> None:

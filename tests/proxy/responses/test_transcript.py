@@ -162,6 +162,10 @@ def test_an_answer_of_all_kinds() -> None:
     ("item", "param"),
     [
         pytest.param({"type": "web_search_call", "id": "ws_1"}, "input[0].type", id="hosted"),
+        pytest.param(
+            {"type": "reasoning", "summary": ["x"]}, "input[0].summary[0].text", id="a summary of words"
+        ),
+        pytest.param({"type": "reasoning", "content": [None]}, "input[0].content[0].text", id="no reasoning"),
         pytest.param({}, "input[0]", id="empty"),
         pytest.param({"role": "critic", "content": ""}, "input[0].role", id="role"),
         pytest.param({"role": ["user"], "content": ""}, "input[0].role", id="roles"),

@@ -102,7 +102,8 @@ def usage_of(usage: Any) -> Json:  # noqa: ANN401  JSON
     Input tokens are those that did not come from the cache, as the API counts.
     """
     usage = usage if isinstance(usage, dict) else {}
-    details = usage.get("prompt_tokens_details") or {}
+    details = usage.get("prompt_tokens_details")
+    details = details if isinstance(details, dict) else {}
     cached = {
         name: details[member]
         for name, member in (

@@ -13,6 +13,8 @@ from headrace.proxy.anthropic.stream import MessageStream
 from headrace.proxy.dialect import Dialect, Exchange, Json
 from headrace.proxy.problem import Problem
 
+_PASSED = {"x-request-id": "request-id", "retry-after": "retry-after"}
+
 
 class AnthropicExchange:
     def __init__(self, request: Json) -> None:
@@ -50,7 +52,7 @@ class AnthropicDialect:
         return upstream_error_body(status, body)
 
     def headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
-        return {"request-id": headers["x-request-id"]} if "x-request-id" in headers else {}
+        return {ours: headers[theirs] for theirs, ours in _PASSED.items() if theirs in headers}
 
 
 MESSAGES: Dialect = AnthropicDialect()

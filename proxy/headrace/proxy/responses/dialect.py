@@ -1,11 +1,11 @@
 """ResponsesDialect: `POST /v1/responses` over an upstream's chat completions."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Literal
 
 from headrace.proxy.dialect import Exchange, Json
-from headrace.proxy.openai import error_body
-from headrace.proxy.problem import Problem, bad_request
+from headrace.proxy.openai import OpenAIShapes
+from headrace.proxy.problem import bad_request
 from headrace.proxy.responses.exchange import ResponsesExchange
 from headrace.proxy.responses.ids import ResponseIds, response_of_item
 from headrace.proxy.responses.request import chat_request
@@ -14,7 +14,7 @@ from headrace.proxy.responses.transcript import Transcript
 from headrace.schemas.ids import uuid7
 
 
-class ResponsesDialect:
+class ResponsesDialect(OpenAIShapes):
     """A Dialect, of one attempt: it remembers the attempt's responses."""
 
     name = "openai_responses"
@@ -45,15 +45,6 @@ class ResponsesDialect:
                 self._store.keep(ids.response, items + output, previous)
 
         return ResponsesExchange(body, request, ids, keep)
-
-    def error(self, problem: Problem) -> bytes:
-        return error_body(problem)
-
-    def upstream_error(self, status: int, body: bytes) -> bytes:  # noqa: ARG002  the shape is the same for all
-        return body
-
-    def headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
-        return {name: headers[name] for name in ("x-request-id",) if name in headers}
 
     def _previous(self, body: Json) -> KeptResponse | None:
         response_id = body.get("previous_response_id")

@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 
+from headrace.proxy import ask
 from headrace.proxy.dialect import Json
 from headrace.proxy.openai import error_body
 from headrace.proxy.problem import Problem
@@ -31,7 +32,7 @@ class ResponsesExchange:
     def __init__(self, body: Json, request: Json, ids: ResponseIds, keep: Keep) -> None:
         """`keep` is called with the output once the exchange has ended well."""
         self.request = request
-        self.is_stream = body.get("stream") is True
+        self.is_stream = ask.is_stream(body)
         self._made_at_s = ids.made_at_s
         self._base = response_base(body, ids.response)
         self._keep = keep

@@ -48,8 +48,8 @@ def kind_of(value: object, where: str) -> str:
     return kind
 
 
-def text_in(value: Json, member: str, where: str) -> str:
-    text = value.get(member)
+def text_in(value: object, member: str, where: str) -> str:
+    text = value.get(member) if isinstance(value, dict) else None
     if not isinstance(text, str):
         raise bad_request(f"{member} must be a string", f"{where}.{member}")
     return text

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from headrace.proxy import ask
 from headrace.proxy.dialect import Json
 from headrace.proxy.problem import bad_request
 from headrace.proxy.responses.parts import kind_of
@@ -55,7 +56,7 @@ def chat_request(body: Json, messages: list[Json]) -> Json:
     request.update(tool_members(body))
     request.update(_text_members(body))
     request.update(_sampling_members(body))
-    if body.get("stream") is True:
+    if ask.is_stream(body):
         request["stream_options"] = {"include_usage": True}
     return request
 

@@ -34,6 +34,10 @@ _ECHOED: Json = {
 """Of the request, with what stands where it says nothing. What the engine draws with is not known here."""
 
 
+_MAX_COUNT = 2**53
+"""Beyond it not every reader of JSON is exact."""
+
+
 class Ending(NamedTuple):
     status: Status
     reason: str | None = None
@@ -114,8 +118,8 @@ def _token(entry: Json) -> Json:
 
 def _usage(usage: Json) -> Json:
     num_in, num_out = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
-    details_in = usage.get("prompt_tokens_details") or {}
-    details_out = usage.get("completion_tokens_details") or {}
+    details_in = usage.get("prompt_tokens_details")
+    details_out = usage.get("completion_tokens_details")
     return {
         "input_tokens": num_in,
         "input_tokens_details": {
@@ -128,6 +132,6 @@ def _usage(usage: Json) -> Json:
     }
 
 
-def _count(counts: Json, name: str) -> int:
-    value = counts.get(name)
-    return value if isinstance(value, int) else 0
+def _count(counts: object, name: str) -> int:
+    value = counts.get(name) if isinstance(counts, dict) else None
+    return value if isinstance(value, int) and 0 <= value <= _MAX_COUNT else 0
