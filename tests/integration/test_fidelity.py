@@ -32,6 +32,9 @@ NAMED = {"type": "function", "function": {"name": "wait"}}
 JSON_FORMAT = {"type": "json_schema", "json_schema": {"name": "door", "schema": SCHEMA, "strict": True}}
 UNTIL_STOPPED = {"ignore_eos": True, "max_tokens": 400}
 
+CALLING = r'<tool_call>\n\{"name": "wait", "arguments": \{"long": (true|false)\}\}\n</tool_call>'
+"""What the model is made to write, as one that calls a tool of its own accord does: the parser finds it."""
+
 CHAT: dict[str, Json] = {
     "plain": {},
     "temperature 0.7": {"temperature": 0.7},
@@ -42,6 +45,12 @@ CHAT: dict[str, Json] = {
     "tools, unused": {"tools": TOOLS, "tool_choice": "none"},
     "a tool is required": {"tools": TOOLS, "tool_choice": "required", "max_tokens": 400},
     "a tool is named": {"tools": TOOLS, "tool_choice": NAMED, "max_tokens": 400},
+    "a tool is chosen": {
+        "tools": TOOLS,
+        "tool_choice": "auto",
+        "structured_outputs": {"regex": CALLING},
+        "max_tokens": 200,
+    },
     "two choices with tools": {"tools": TOOLS, "tool_choice": "required", "n": 2, "max_tokens": 400},
 }
 COMPLETIONS: dict[str, Json] = {
