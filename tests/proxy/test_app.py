@@ -192,6 +192,14 @@ async def test_models_of_an_upstream_that_is_not_there() -> None:
         assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_failed")
 
 
+async def until_refused(proxy: Proxy, path: str, *, is_refused: bool) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            answer = await proxy.client.post(f"{path}/rewards", content=b"x")
+            if (answer.status_code == 429) == is_refused:
+                return
+
+
 OTHERS = ["{}/v1/traces", "{}/rewards", "{}/v1/messages/count_tokens", "/attempts"]
 
 
@@ -223,10 +231,8 @@ async def test_a_client_that_goes_before_its_request_is_whole_is_no_fault(
         path = proxy.open()
         async with connected(proxy.url) as connection:
             await connection.send(request(target.format(path), b"{}")[:-1])
-            while (await proxy.client.post(f"{path}/rewards", content=b"x")).status_code != 429:
-                pass
-        while (await proxy.client.post(f"{path}/rewards", content=b"x")).status_code == 429:
-            pass
+            await until_refused(proxy, path, is_refused=True)
+        await until_refused(proxy, path, is_refused=False)
     out, err = capfd.readouterr()
     assert "request failed" not in out + err
 
