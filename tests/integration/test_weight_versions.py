@@ -130,3 +130,72 @@ def check(spans: list[Span], versions: dict[int, Path], num_calls: int) -> None:
             assert difference < TOLERANCE if number == version else difference > ANOTHER_MODEL
     assert counts.keys() == versions.keys()
     print(f"calls by version: {sorted(counts.items())}")
+
+
+def test_a_drain_that_ends_cuts_streams_and_what_came_of_them_is_kept(
+    rollouts: Rollouts, vllm_factory: Callable[..., VllmServer], tmp_path: Path
+) -> None:
+    """Their clients hear of it, and their spans are of the old version, as far as they came."""
+    folders = [make(tmp_path / f"weights-{seed}", seed=seed) for seed in range(2)]
+    vllm = vllm_factory(folders[0]).start()
+    first = publish(rollouts, folders[0])
+    env = places(rollouts) | {"HEADRACE_PROXY_DRAIN_S": "0.05"}
+    with ProxyProcess(tmp_path / "proxy", vllm.endpoint, env=env) as proxy:
+        assert has(proxy, first)
+        url = f"{proxy.open()}/v1/chat/completions"
+        body = {"model": vllm.model_name, "messages": MESSAGES, "ignore_eos": True, "stream": True}
+        streams = Streams(url, body | {"max_tokens": 1500})
+        with ThreadPoolExecutor(CALLERS) as pool:
+            running = [pool.submit(streams.run) for _ in range(CALLERS)]
+            try:
+                wait_until(lambda: streams.num_pieces > CALLERS, what="streams that run")
+                second = publish(rollouts, folders[1])
+                wait_until(partial(has, proxy, second), what="the new version in the engine")
+            finally:
+                streams.stop.set()
+        cut = [text for each in running if (text := each.result()) is not None]
+        proxy.stop()
+        assert proxy.exit_status == 0
+    assert cut
+    for text in cut:
+        error = json.loads(text.strip().rpartition("data: ")[2])["error"]
+        assert error["code"] == "aborted"
+    reference = Reference(folders[0])
+    spans = [span for span in rollouts.read(Span) if span.status_message == "new_weights"]
+    assert len(spans) == len(cut)
+    for span in spans:
+        made = made_by(span)
+        assert made.why_untrainable() == "new_weights"
+        assert made.resource_version == first
+        assert len(made.response_token_ids) == len(made.response_logprobs)
+        assert not made.response_token_ids or reference.difference(made) < TOLERANCE
+    assert any(made_by(span).response_token_ids for span in spans)
+
+
+class Streams:
+    """Streams one after another, in several threads, until one of a thread's is cut."""
+
+    def __init__(self, url: str, body: dict[str, object]) -> None:
+        self.stop = threading.Event()
+        self.num_pieces = 0
+        self._url = url
+        self._body = body
+
+    def run(self) -> str | None:
+        """What came of the one that was cut."""
+        with httpx.Client(timeout=120, trust_env=False) as client:
+            while not self.stop.is_set():
+                text = self._stream(client)
+                if '"error"' in text:
+                    return text
+        return None
+
+    def _stream(self, client: httpx.Client) -> str:
+        text = ""
+        with client.stream("POST", self._url, json=self._body) as response:
+            for piece in response.iter_text():
+                text += piece
+                self.num_pieces += 1
+                if self.stop.is_set() and '"error"' not in text:
+                    return ""
+        return text
