@@ -68,8 +68,10 @@ class Load:
         return call
 
     async def take(self, attempt: TriedAttempt) -> None:
-        answer = await self._post(f"/attempts/{attempt.attempt_id}/next", None)
-        attempt.taken.append(answer["sequence_id"])
+        """None is handed out by an attempt that another worker has told to close meanwhile."""
+        answer = await self._post(f"/attempts/{attempt.attempt_id}/next", None, attempt)
+        if answer is not None:
+            attempt.taken.append(answer["sequence_id"])
 
     async def close(self, attempt: TriedAttempt) -> None:
         """Again and again while Kafka has not everything."""
@@ -97,11 +99,14 @@ class Load:
         await asyncio.gather(*closing)
         await self.close(attempt)
 
-    async def _post(self, path: str, body: Any) -> Any:
+    async def _post(self, path: str, body: Any, attempt: TriedAttempt | None = None) -> Any:
+        """None if the attempt has ended as it was told to."""
         while True:
             async with self.session.post(self.url + path, json=body, headers=self._key) as response:
                 if response.status in (200, 201):
                     return await response.json()
+                if response.status == 410 and attempt is not None and attempt.is_told_to_close:
+                    return None
                 assert response.status == 503, (path, response.status)
 
 
