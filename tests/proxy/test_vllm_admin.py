@@ -1,6 +1,7 @@
 """What is told of engines, on the fake that other tests use and on vLLM itself; and new weights on vLLM."""
 
 import asyncio
+import json
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -378,3 +379,54 @@ def test_an_engine_that_restarted_gets_its_weights_again(
             assert await greedy(server) == greedy_of_files(models(1))
 
     run(test, timeout_s=240)
+
+
+def tied(model: Path, folder: Path) -> Path:
+    """The same model with its embeddings for a head, as most small ones are."""
+    from safetensors.torch import load_file, save_file  # noqa: PLC0415  torch
+
+    shutil.copytree(model, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
+    weights = load_file(folder / "model.safetensors")
+    del weights["lm_head.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def logprobs_of_files(folder: Path, ids: list[int]) -> list[float]:
+    import torch  # noqa: PLC0415
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415
+
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.no_grad():
+        logp = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+    return [float(logp[place, token]) for place, token in enumerate(ids[1:])]
+
+
+async def logprobs(server: VllmServer, ids: list[int]) -> list[float]:
+    body = {"model": "tiny", "prompt": ids, "max_tokens": 1, "temperature": 1, "prompt_logprobs": 0}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{server.endpoint}/v1/completions", json=body) as response,
+    ):
+        answer: dict[str, Any] = await response.json()
+        found: list[dict[str, dict[str, float]]] = answer["choices"][0]["prompt_logprobs"][1:]
+        return [each[str(token)]["logprob"] for each, token in zip(found, ids[1:], strict=True)]
+
+
+@pytest.mark.integration
+def test_g9_new_weights_reach_a_tied_head(models: Callable[[int], Path], tmp_path: Path) -> None:
+    """On a CPU vLLM packs the head once: it would go on to be the old one's, half of each version."""
+    first, second = (tied(models(seed), tmp_path / str(seed)) for seed in (1, 2))
+    ids = [*PROMPT, 12, 90, 200]
+
+    async def test(server: VllmServer) -> None:
+        async with followed(server) as scene:
+            for number, folder in ((31, second), (32, first), (33, second)):
+                scene.versions.publish(published(folder, number))
+                await scene.until_serves(number)
+                assert await logprobs(server, ids) == pytest.approx(logprobs_of_files(folder, ids), abs=1e-4)
+
+    with vllm_server(tmp_path, first) as server:
+        run(lambda: test(server), timeout_s=90)
