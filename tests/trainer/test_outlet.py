@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from headrace.schemas.errors import RetryableError
+from headrace.schemas.probe import Probe
 from headrace.schemas.records import TrainStep
 from headrace.trainer.checkpoint import TrainState
 from headrace.trainer.outlet import KafkaOutlet
 from headrace.trainer.progress import Report
+from headrace.trainer.sample import MicroBatch
 
 
 class Alone:
@@ -37,9 +39,21 @@ class Kafka:
     version = 4
 
 
-class Policy:
+class Numbers:
+    """A policy: whatever token comes, its logprob is -2."""
+
+    temperature = 1.0
+    vocabulary = 50
+    max_positions = 16
+
     def hf_state_dict(self) -> dict[str, torch.Tensor]:
         return {}
+
+    def logprobs(self, batches: list[MicroBatch]) -> list[torch.Tensor]:
+        return [torch.full_like(batch.weights_BS, -2.0) for batch in batches]
+
+
+POLICY: Any = Numbers()
 
 
 REPORT = Report(
@@ -57,8 +71,11 @@ def test_it_goes_on_when_kafka_is_back() -> None:
     """G8: an outage is no reason to end."""
     kafka = Kafka(num_failures=2)
     to = outlet(kafka, threading.Event())
-    assert to.publish_weights(Policy(), TrainState(run_id="run", unpublished=("b",))) == 4
+    assert to.publish_weights(POLICY, TrainState(run_id="run", unpublished=("b",))) == 4
     assert kafka.taken[0]["trained_on"] == ("b",)
+    probe = Probe.of(kafka.taken[0]["metadata"])
+    assert probe is not None
+    assert probe.logprobs == (-2.0,) * 14
     kafka.num_failures = 2
     to.publish_step(REPORT, ["b"])
     (step,) = kafka.taken[1:]
@@ -82,5 +99,5 @@ def test_other_ranks_wait_with_the_main_one() -> None:
             return sent.pop(0)
 
     other = KafkaOutlet(Other(), None, None, threading.Event(), run_id="run", algorithm="grpo")
-    assert other.publish_weights(Policy(), TrainState(run_id="run")) == 7
+    assert other.publish_weights(POLICY, TrainState(run_id="run")) == 7
     assert sent == []

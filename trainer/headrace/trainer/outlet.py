@@ -4,16 +4,17 @@ While Kafka does not take them, the run waits: what is trained on meanwhile woul
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import structlog
-import torch
 
 from headrace.schemas.errors import RetryableError
 from headrace.schemas.records import TrainStep, now
 from headrace.streams.client.publisher import Publisher
 from headrace.trainer.checkpoint import TrainState
+from headrace.trainer.policy import Policy
+from headrace.trainer.probing import probe_of
 from headrace.trainer.progress import Report
 from headrace.trainer.publish import WeightsPublisher
 
@@ -22,12 +23,6 @@ _AGAIN = "again"
 _RETRY_S = 5.0
 
 log = structlog.get_logger(__name__)
-
-
-class Published(Protocol):
-    """policy.Policy, as it is published; collective."""
-
-    def hf_state_dict(self) -> Mapping[str, torch.Tensor] | None: ...
 
 
 class Broadcast(Protocol):
@@ -59,9 +54,11 @@ class KafkaOutlet:
         self._stop = stop
         self._retry_s = retry_s
 
-    def publish_weights(self, policy: Published, state: TrainState) -> int:
+    def publish_weights(self, policy: Policy, state: TrainState) -> int:
         """The version, on every process. Collective."""
         tensors = policy.hf_state_dict()
+        probe = probe_of(policy)
+        metadata = {"algorithm": self._algorithm, "num_batches": str(state.num_batches)}
 
         def publish() -> int:
             assert self._weights is not None  # noqa: S101  the main process has both
@@ -72,7 +69,7 @@ class KafkaOutlet:
                 trained_on=state.unpublished,
                 offsets=state.offsets,
                 parent_version=state.policy_version,
-                metadata={"algorithm": self._algorithm, "num_batches": str(state.num_batches)},
+                metadata=metadata | (probe.metadata() if probe else {}),
             ).version
 
         version = self._together("weights", publish)

@@ -69,6 +69,7 @@ class Policy:
         if dtype is None:
             dtype = torch.bfloat16 if parallel.device.type == "cuda" else torch.float32
         self.hf_config: PretrainedConfig = AutoConfig.from_pretrained(folder)
+        self.temperature = temperature
         self._shape = Shape.of(self.hf_config)
         self._parallel = parallel
         # Sequence parallelism cuts sequences into equal parts.
