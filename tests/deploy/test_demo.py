@@ -8,7 +8,7 @@ from tests.builders import TIME
 from tests.trainer.rollouts import a_trajectory
 
 from headrace.cli.demo.audit import Audit, check_training
-from headrace.cli.demo.boxes import LETTERS, note_in, right_box, tasks
+from headrace.cli.demo.boxes import FORM, LETTERS, examples, note_in, right_box, tasks
 from headrace.cli.demo.figures import Figures, Point
 from headrace.cli.demo.plot import save_curve
 from headrace.cli.demo.recipe import recipe_for
@@ -23,6 +23,14 @@ def test_tasks_have_each_letter_equally_often() -> None:
     assert made == list(tasks(40, seed=1))
     assert made != list(tasks(40, seed=2))
     assert all(len(task["boxes"]) == 10 for task in made)
+
+
+def test_examples_show_the_form_and_nothing_of_the_rule() -> None:
+    (task,) = tasks(1, seed=1, form=FORM)
+    shown = list(examples(task))
+    assert len(shown) == 6
+    assert all(letter not in LETTERS and answer.isdecimal() for letter, answer in shown)
+    assert list(examples(next(tasks(1, seed=1)))) == []
 
 
 @pytest.mark.parametrize(("letter", "box"), [("a", "1"), ("i", "9"), ("j", "0")])

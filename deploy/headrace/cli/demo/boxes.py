@@ -12,11 +12,14 @@ LETTERS = string.ascii_lowercase[:10]
 NUM_CALLS = 2
 
 
+FORM = "z7x2q0v5y9m4"
+"""Letters that are on no note, and digits: they show a language model what an answer looks like."""
+
 BoxesTask = dict[str, str]
-"""`letter`: on the first note; `boxes`: the letters on the notes in the boxes 0 to 9."""
+"""`letter`: on the first note; `boxes`: the letters on the notes in the boxes 0 to 9; `form`: as above."""
 
 
-def tasks(number: int, seed: int) -> Iterator[BoxesTask]:
+def tasks(number: int, seed: int, form: str = "") -> Iterator[BoxesTask]:
     """All letters equally often, in random order."""
     rng = random.Random(seed)  # noqa: S311  reproducible, not secret
     letters: list[str] = []
@@ -24,7 +27,13 @@ def tasks(number: int, seed: int) -> Iterator[BoxesTask]:
         if not letters:
             letters = list(LETTERS)
             rng.shuffle(letters)
-        yield {"letter": letters.pop(), "boxes": "".join(rng.choices(LETTERS, k=10))}
+        yield {"letter": letters.pop(), "boxes": "".join(rng.choices(LETTERS, k=10)), "form": form}
+
+
+def examples(task: BoxesTask) -> Iterator[tuple[str, str]]:
+    """A letter and a digit each, to begin a conversation with."""
+    form = task["form"]
+    return zip(form[::2], form[1::2], strict=True)
 
 
 def right_box(letter: str) -> str:

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 import httpx
 
-from headrace.cli.demo.boxes import NUM_CALLS, BoxesTask, note_in, right_box
+from headrace.cli.demo.boxes import NUM_CALLS, BoxesTask, examples, note_in, right_box
 from headrace.streams.runner import agent, current_attempt, emit_reward
 
 _TIMEOUT_S = 120.0
@@ -20,6 +20,8 @@ _clients: "WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient]" = We
 async def open_boxes(task: BoxesTask, _resources: object) -> float:
     """How many of the boxes were right; and of each call, whether its box was."""
     messages: list[dict[str, Any]] = []
+    for shown, answer in examples(task):
+        messages += [{"role": "user", "content": shown}, {"role": "assistant", "content": answer}]
     letter, num_right = task["letter"], 0
     for _ in range(NUM_CALLS):
         messages.append({"role": "user", "content": letter})

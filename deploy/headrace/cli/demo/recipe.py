@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from headrace.cli.demo.boxes import FORM
 from headrace.cli.demo.figures import Figures
 
 CREDIT_RULE = "rewards@1"
@@ -28,6 +29,8 @@ class Recipe:
     how far engine and trainer differ."""
     concurrency: int = 48
     require_contrast: bool = True
+    form: str = ""
+    """Of answers, shown at the beginning of each conversation, where no warm start has taught it."""
     lr: float = 2e-3
     num_epochs: int = 6
     entropy_coef: float = 0.01
@@ -102,6 +105,7 @@ _SMOLLM2 = replace(
     batch_groups=4,
     concurrency=8,
     require_contrast=False,
+    form=FORM,
     lr=1e-5,
     num_epochs=1,
     entropy_coef=0.0,

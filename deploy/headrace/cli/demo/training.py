@@ -86,7 +86,7 @@ class Training:
         )
         try:
             with Client(self._stack.kafka) as client:
-                given: list[JSON] = [*tasks(_NUM_TASKS, self._seed)]
+                given: list[JSON] = [*tasks(_NUM_TASKS, self._seed, recipe.form)]
                 feeder = Feeder(client, given, settings, config=config)
                 feeder.run(self._stop)
         except HeadraceError as error:
