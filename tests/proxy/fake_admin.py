@@ -1,7 +1,7 @@
 """An engine, and what is published, as far as WeightsFollower sees them: in memory, with faults on demand."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from headrace.proxy.vllm_admin import EngineError
@@ -18,6 +18,7 @@ class FakeAdmin:
         self.is_paused = False
         self.is_sound = True
         self.samples_as_told = True
+        self.logprob = -1.0
         self.has_stale_cache = False
         self.weights: Path | None = None
         self.done: list[str] = []
@@ -68,6 +69,12 @@ class FakeAdmin:
             self.is_up = False
             raise EngineError("it died")
 
+    async def logprobs_of(self, token_ids: Sequence[int]) -> list[float]:
+        await asyncio.sleep(0)
+        if not self.is_up:
+            raise EngineError("it can't be reached")
+        return [self.logprob] * (len(token_ids) - 1)
+
     async def base_models(self) -> frozenset[str]:
         await asyncio.sleep(0)
         if not self.is_up:
@@ -109,7 +116,9 @@ class FakeVersions:
             callback(version)
 
 
-def published(folder: Path, number: int, name: str = "policy") -> ResourceVersion:
+def published(
+    folder: Path, number: int, name: str = "policy", metadata: Mapping[str, str] | None = None
+) -> ResourceVersion:
     """The record of what is in the folder now."""
     return ResourceVersion(
         name=name,
@@ -117,6 +126,7 @@ def published(folder: Path, number: int, name: str = "policy") -> ResourceVersio
         kind="weights",
         uri=folder.resolve().as_uri(),
         manifest=manifest_of(folder),
+        metadata=dict(metadata or {}),
         time=now(),
     )
 

@@ -28,6 +28,7 @@ METRICS = {
     "headrace_proxy_engine_calls": "gauge",
     "headrace_proxy_engine_serving": "gauge",
     "headrace_proxy_engine_version": "gauge",
+    "headrace_proxy_engine_gap": "gauge",
 }
 
 

@@ -149,6 +149,7 @@ def test_while_one_engine_updates_the_others_take_the_calls() -> None:
         async with engines.acquire("a") as one, engines.acquire("b") as other:
             assert one.engine is other.engine is second
         assert engines.describe()[0] == {
+            "gap": None,
             "name": "e0",
             "state": "updating",
             "version": "policy@1",

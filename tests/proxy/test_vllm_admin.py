@@ -96,6 +96,9 @@ def test_weights_are_loaded_while_paused(admin: Callable[[], Entered], models: C
             await engine.resume()
             await engine.probe()
             assert await engine.gives_sampled_logprobs()
+            logprobs = await engine.logprobs_of(PROMPT)
+            assert len(logprobs) == len(PROMPT) - 1
+            assert all(logprob < 0 for logprob in logprobs)
             # It does not know what it was given.
             assert await engine.weight_version() == "policy@1"
 
@@ -231,6 +234,25 @@ def test_logprobs_are_of_what_is_sampled_if_a_bias_counts(
 
     run(test)
     assert biases == [None, {"17": 100}]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{}",
+        b'{"choices": [{"prompt_logprobs": null}]}',
+        b'{"choices": [{"prompt_logprobs": [null, {"8": {"logprob": -1}}]}]}',
+        b'{"choices": [{"prompt_logprobs": [null, {"9": {"logprob": -1}}, {"9": {"logprob": -1}}]}]}',
+    ],
+    ids=["nothing", "none", "of another token", "too many"],
+)
+def test_an_engine_that_does_not_say_what_it_computes(body: bytes) -> None:
+    async def test() -> None:
+        async with answering(200, body) as engine:
+            with pytest.raises(EngineError, match="e0 does not say what it computes for a prompt"):
+                await engine.logprobs_of([7, 9])
+
+    run(test)
 
 
 def test_adapters_are_not_the_model_itself() -> None:
@@ -404,17 +426,6 @@ def logprobs_of_files(folder: Path, ids: list[int]) -> list[float]:
     return [float(logp[place, token]) for place, token in enumerate(ids[1:])]
 
 
-async def logprobs(server: VllmServer, ids: list[int]) -> list[float]:
-    body = {"model": "tiny", "prompt": ids, "max_tokens": 1, "temperature": 1, "prompt_logprobs": 0}
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"{server.endpoint}/v1/completions", json=body) as response,
-    ):
-        answer: dict[str, Any] = await response.json()
-        found: list[dict[str, dict[str, float]]] = answer["choices"][0]["prompt_logprobs"][1:]
-        return [each[str(token)]["logprob"] for each, token in zip(found, ids[1:], strict=True)]
-
-
 @pytest.mark.integration
 def test_g9_new_weights_reach_a_tied_head(models: Callable[[int], Path], tmp_path: Path) -> None:
     """On a CPU vLLM packs the head once: it would go on to be the old one's, half of each version."""
@@ -426,7 +437,9 @@ def test_g9_new_weights_reach_a_tied_head(models: Callable[[int], Path], tmp_pat
             for number, folder in ((31, second), (32, first), (33, second)):
                 scene.versions.publish(published(folder, number))
                 await scene.until_serves(number)
-                assert await logprobs(server, ids) == pytest.approx(logprobs_of_files(folder, ids), abs=1e-4)
+                assert await scene.admin.logprobs_of(ids) == pytest.approx(
+                    logprobs_of_files(folder, ids), abs=1e-4
+                )
 
     with vllm_server(tmp_path, first) as server:
         run(lambda: test(server), timeout_s=90)

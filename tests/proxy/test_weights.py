@@ -12,6 +12,7 @@ from tests.proxy.loops import run, until
 from headrace.proxy.engines import NEW_WEIGHTS, Engine, Engines, Version
 from headrace.proxy.vllm_admin import EngineError
 from headrace.proxy.weights import WeightsFollower
+from headrace.schemas.probe import Probe
 
 NEVER_S = 1000.0
 
@@ -318,6 +319,45 @@ def test_an_engine_is_asked_what_its_logprobs_are_of_whenever_it_started(tmp_pat
             await until(lambda: engine.state != "serving")
             await until(lambda: fleet.serves(1))
             assert engine.gives_sampled_logprobs is True
+
+    run(test)
+
+
+PROBE = Probe(token_ids=(1, 2, 3), logprobs=(-1.0, -1.25))
+
+
+@pytest.mark.parametrize(
+    ("max_gap", "serves"), [pytest.param(0.3, True, id="near"), pytest.param(0.2, False, id="not near")]
+)
+def test_an_engine_computes_what_the_trainer_does_or_is_out(
+    tmp_path: Path,
+    max_gap: float,
+    serves: bool,  # noqa: FBT001
+) -> None:
+    """G9: files that are right are no proof that the engine has them all."""
+
+    async def test() -> None:
+        fleet = Fleet(tmp_path, max_gap=max_gap)
+        fleet.versions.publish(published(fleet.write(1), 1, metadata=PROBE.metadata()))
+        async with fleet.follower:
+            if serves:
+                await until(lambda: fleet.serves(1))
+                assert fleet.all[0].gap == 0.25
+            else:
+                await until(lambda: fleet.is_out("it does not compute what the trainer does"))
+                assert "a logprob differs by 0.25, and 0.2 is allowed" in fleet.all[0].reason
+                assert Version.of(fleet.admins[0].word) is None
+
+    run(test)
+
+
+def test_logprobs_that_are_no_numbers_are_not_near(tmp_path: Path) -> None:
+    async def test() -> None:
+        fleet = Fleet(tmp_path, max_gap=5.0)
+        fleet.admins[0].logprob = float("nan")
+        fleet.versions.publish(published(fleet.write(1), 1, metadata=PROBE.metadata()))
+        async with fleet.follower:
+            await until(lambda: fleet.is_out("it does not compute what the trainer does"))
 
     run(test)
 

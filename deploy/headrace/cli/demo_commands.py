@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.live import Live
 
 from headrace.cli.demo.figures import Figures, read_curve, read_figures
-from headrace.cli.demo.recipe import Recipe, recipe_for
+from headrace.cli.demo.recipe import MAX_GAP, Recipe, recipe_for
 from headrace.cli.demo.view import View
 from headrace.schemas.errors import FatalError
 from headrace.streams.topology import PIPELINE
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 PROCESSORS = ("dispatcher", "assembler", "batcher", "sink")
 _LOOK_S = 1.0
 _SETTLE_S = 90.0
-_MAX_GAP = 1e-3
-"""Between a logprob of vLLM's and one of the trainer's, of the same weights."""
 
 STORY = {
     "Reward by the version of the weights that earned it": """\
@@ -162,7 +160,7 @@ def _settle(stack: "DemoStack", *, deadline: float) -> None:
 def _account(stack: "DemoStack", client: "ClickHouse") -> "Audit":
     from headrace.cli.demo.audit import audit  # noqa: PLC0415
 
-    return audit(stack.kafka, client, max_gap=_MAX_GAP)
+    return audit(stack.kafka, client, max_gap=MAX_GAP)
 
 
 def _tell_story(client: "ClickHouse", console: Console) -> None:

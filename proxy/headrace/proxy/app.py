@@ -1,6 +1,7 @@
 """The application: which path leads where, and how refusals and faults are answered."""
 
 import contextlib
+import math
 from collections.abc import Callable
 
 import structlog
@@ -124,6 +125,7 @@ class _State:
             metrics.engine_calls.labels(engine.name).set(engine.num_calls)
             metrics.engine_serving.labels(engine.name).set(engine.state == "serving")
             metrics.engine_version.labels(engine.name).set(version)
+            metrics.engine_gap.labels(engine.name).set(math.nan if engine.gap is None else engine.gap)
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 

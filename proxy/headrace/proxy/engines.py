@@ -69,6 +69,8 @@ class Engine:
         """Its logprobs are of the distribution that it samples from; None where nobody knows."""
         self.base_models: frozenset[str] = frozenset()
         """Names of the weights that its version is of, and not of adapters to them; empty where unknown."""
+        self.gap: float | None = None
+        """The largest difference between its logprobs and the trainer's, for the probe of its version."""
         self.reason = ""
         """Why it is out."""
         self.attention = asyncio.Event()
@@ -170,6 +172,7 @@ class Engines:
                 "state": engine.state,
                 "version": str(engine.version) if engine.version else None,
                 "calls": engine.num_calls,
+                "gap": engine.gap,
                 "reason": engine.reason,
             }
             for engine in self._engines

@@ -57,6 +57,7 @@ async def start_engines(
             drain_s=settings.drain_s,
             check_s=settings.check_s,
             retry_s=settings.retry_s,
+            max_gap=settings.max_gap,
         ) as weights:
             newcomers = _Newcomers(settings, upstream, engines, weights, admin)
             tasks = [asyncio.create_task(newcomers.take_in(engine)) for engine in engines]

@@ -73,6 +73,12 @@ class ProxyMetrics:
             ("engine",),
             registry=self.registry,
         )
+        self.engine_gap = Gauge(
+            "headrace_proxy_engine_gap",
+            "Largest difference of a logprob to the trainer's, for the version's probe; NaN if unknown.",
+            ("engine",),
+            registry=self.registry,
+        )
 
     def count(self, generation: Generation) -> None:
         """A choice that was kept."""

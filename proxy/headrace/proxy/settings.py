@@ -70,6 +70,10 @@ class ProxySettings(BaseSettings):
     """Between two looks at an engine's health and weights."""
     retry_s: float = Field(default=15.0, gt=0)
     """Before an engine that failed to load is tried again."""
+    max_gap: float = Field(default=1.0, gt=0)
+    """In a logprob, between an engine and the trainer, for the probe that a version carries; with more the
+    engine is out. Both in float32 it is 1e-4, in bfloat16 some tenths.
+    """
     stop_timeout_s: float = Field(default=30.0, ge=0)
     """For running calls after SIGTERM; then they are cut, and recorded so."""
     startup_timeout_s: float = Field(default=120.0, gt=0)

@@ -7,7 +7,7 @@ checked there, and a failed load leaves an engine that dies with its next call, 
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -48,6 +48,9 @@ class EngineAdmin(Protocol):
 
     async def probe(self) -> None:
         """Generate a token: weights that are not whole fail here, or give no finite logprob."""
+
+    async def logprobs_of(self, token_ids: Sequence[int]) -> list[float]:
+        """Of each token but the first, at temperature 1: what its weights compute."""
 
     async def base_models(self) -> frozenset[str]:
         """The names of the weights themselves: adapters (LoRA) have them as their parent."""
@@ -113,6 +116,16 @@ class VllmAdmin:
     async def probe(self) -> None:
         await self._sample({})
 
+    async def logprobs_of(self, token_ids: Sequence[int]) -> list[float]:
+        body = {"prompt": list(token_ids), "max_tokens": 1, "prompt_logprobs": 0, "temperature": 1}
+        answer = await self._complete(body)
+        try:
+            places = answer["choices"][0]["prompt_logprobs"][1:]
+            found = [place[str(token)]["logprob"] for place, token in zip(places, token_ids[1:], strict=True)]
+        except (LookupError, TypeError, ValueError):
+            raise EngineError(f"{self._name} does not say what it computes for a prompt") from None
+        return [float(logprob) for logprob in found]
+
     async def base_models(self) -> frozenset[str]:
         models = (await self._ask("GET", "/v1/models")).get("data") or ()
         return frozenset(str(model["id"]) for model in models if "id" in model and not model.get("parent"))
@@ -126,17 +139,8 @@ class VllmAdmin:
 
     async def _sample(self, parameters: Mapping[str, Any]) -> tuple[int, float]:
         """One token and its logprob."""
-        models = (await self._ask("GET", "/v1/models")).get("data") or [{}]
-        body = {
-            "model": models[0].get("id"),
-            "prompt": [0],
-            "max_tokens": 1,
-            "logprobs": 0,
-            "temperature": 1,
-            "return_token_ids": True,
-            **parameters,
-        }
-        answer = await self._ask("POST", "/v1/completions", body)
+        body = {"prompt": [0], "max_tokens": 1, "logprobs": 0, "temperature": 1, "return_token_ids": True}
+        answer = await self._complete(body | dict(parameters))
         try:
             choice = answer["choices"][0]
             token, logprob = choice["token_ids"][0], choice["logprobs"]["token_logprobs"][0]
@@ -145,6 +149,10 @@ class VllmAdmin:
         if not isinstance(logprob, float | int) or not math.isfinite(logprob):
             raise EngineError(f"{self._name} gives no finite logprobs: its weights are not sound")
         return token, logprob
+
+    async def _complete(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        models = (await self._ask("GET", "/v1/models")).get("data") or [{}]
+        return await self._ask("POST", "/v1/completions", {"model": models[0].get("id"), **body})
 
     async def _ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout_s: float | None = None

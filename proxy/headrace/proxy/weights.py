@@ -8,6 +8,7 @@ to one proxy: calls of others would be aborted, or meet weights that their proxy
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Protocol, Self
@@ -17,6 +18,7 @@ import structlog
 from headrace.proxy.engines import DrainError, Engine, Engines, Version
 from headrace.proxy.vllm_admin import EngineAdmin, EngineError
 from headrace.proxy.weight_files import BadWeightsError, WeightFiles, verify
+from headrace.schemas.probe import Probe
 from headrace.schemas.records import ResourceVersion
 from headrace.streams.runner.mailbox import Mailbox
 
@@ -47,12 +49,14 @@ class WeightsFollower:
         cut_s: float = 10.0,
         check_s: float = 5.0,
         retry_s: float = 15.0,
+        max_gap: float = math.inf,
     ) -> None:
         """Without `versions` or a `name` engines are only watched, and serve what they have.
 
         `drain_s` and `cut_s` are those of `Engines.drain`. An engine is looked at every `check_s`: make that
         less than one needs to start, else a restart can go unseen. What failed is tried again after
-        `retry_s`, or with the next version.
+        `retry_s`, or with the next version. `max_gap` is between the logprobs of a version's probe and those
+        of an engine that has loaded it.
         """
         self._engines = engines
         self._versions = versions
@@ -63,6 +67,7 @@ class WeightsFollower:
         self._cut_s = cut_s
         self._check_s = check_s
         self._retry_s = retry_s
+        self._max_gap = max_gap
         self._newest: ResourceVersion | None = None
         self._files: WeightFiles | None = None
         """Of the newest version, when they were found right."""
@@ -153,7 +158,7 @@ class WeightsFollower:
         if engine.state == "serving":
             if has != engine.version:
                 self._take_out(engine, f"it has restarted: it serves {says!r} now")
-                engine.gives_sampled_logprobs = None
+                engine.gives_sampled_logprobs = engine.gap = None
         elif engine.num_calls and has != engine.version:
             self._take_out(engine, "calls from before its restart have not ended")
         elif wanted is None or (has is not None and has.name == wanted.name):
@@ -163,7 +168,8 @@ class WeightsFollower:
 
     def _serve(self, engine: Engine, version: Version | None) -> None:
         self._engines.serve(engine, version)
-        log.info("engine serves", engine=engine.name, version=str(version) if version else None)
+        shown = str(version) if version else None
+        log.info("engine serves", engine=engine.name, version=shown, gap=engine.gap)
 
     def _take_out(self, engine: Engine, reason: str) -> None:
         if (engine.state, engine.reason) != ("out", reason):
@@ -207,8 +213,8 @@ class WeightsFollower:
         return files is not None
 
     async def _update(self, engine: Engine) -> None:
-        target, files = self.newest, self._files
-        if target is None or files is None:
+        target, record, files = self.newest, self._newest, self._files
+        if target is None or record is None or files is None:
             return
         try:
             await self._engines.drain(engine, drain_s=self._drain_s, cut_s=self._cut_s)
@@ -218,6 +224,8 @@ class WeightsFollower:
             return
         try:
             await _load(self._admins[engine], target, files)
+            engine.gap = await _gap(self._admins[engine], record, self._max_gap)
+            await _say(self._admins[engine], target)
             if engine.gives_sampled_logprobs is None:
                 await look_at_logprobs(engine, self._admins[engine])
         except (EngineError, BadWeightsError) as error:
@@ -268,6 +276,23 @@ async def _load(admin: EngineAdmin, target: Version, files: WeightFiles) -> None
     await admin.reset_prefix_cache()
     await admin.resume()
     await admin.probe()
+
+
+async def _gap(admin: EngineAdmin, record: ResourceVersion, allowed: float) -> float | None:
+    """Between what it computes and what the trainer did; None where the version carries no probe."""
+    probe = Probe.of(record.metadata)
+    if probe is None:
+        return None
+    gap = probe.gap(await admin.logprobs_of(probe.token_ids))
+    if not gap <= allowed:
+        raise EngineError(
+            f"it does not compute what the trainer does with these weights: a logprob differs by {gap:.2g}, "
+            f"and {allowed:g} is allowed"
+        )
+    return gap
+
+
+async def _say(admin: EngineAdmin, target: Version) -> None:
     await admin.set_weight_version(str(target))
     says = await admin.weight_version()
     if says != str(target):

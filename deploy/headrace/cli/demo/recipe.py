@@ -7,6 +7,8 @@ from pathlib import Path
 from headrace.cli.demo.boxes import FORM
 from headrace.cli.demo.figures import Figures
 
+MAX_GAP = 1e-3
+"""Between a logprob of vLLM's and one of the trainer's, of the same weights."""
 CREDIT_RULE = "rewards@1"
 """Each call is judged by its own box: half as many rollouts as by the outcome of both."""
 AGENT = "headrace.cli.demo.boxes_agent:open_boxes"
