@@ -28,6 +28,8 @@ class View:
         minutes, seconds = divmod(round(time.monotonic() - self._began), 60)
         yield Text(f"training   {minutes}:{seconds:02d}", style="bold")
         yield self._table()
+        if self.lags:
+            yield Text("lag         " + ", ".join(f"{name} {lag:,}" for name, lag in self.lags.items()))
         width = max(options.max_width - 24, 10)
         for name, values in (
             ("reward", [point.reward for point in self.points]),
@@ -55,9 +57,6 @@ class View:
                 "transitions", f"{figures.num_transitions:,}", "batches", str(figures.num_batches),
                 "logprob gap", gap,
             )  # fmt: skip
-        lags = ", ".join(f"{name} {lag:,}" for name, lag in self.lags.items())
-        if lags:
-            table.add_row("lag", lags)
         return table
 
 
