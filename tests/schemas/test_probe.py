@@ -15,9 +15,9 @@ def test_where_there_is_none(metadata: dict[str, str]) -> None:
     assert Probe.of(metadata) is None
 
 
-def test_the_largest_difference_counts() -> None:
-    assert PROBE.gap([-1.25, -2.0]) == 0.25
-    assert PROBE.gap([-1.0, -4.0]) == 2.0
+def test_the_gap_is_the_mean_difference() -> None:
+    assert PROBE.gap([-1.25, -2.0]) == 0.125
+    assert PROBE.gap([-0.5, -4.0]) == 1.25
 
 
 def test_each_token_but_the_first_has_a_logprob() -> None:

@@ -70,7 +70,7 @@ class Engine:
         self.base_models: frozenset[str] = frozenset()
         """Names of the weights that its version is of, and not of adapters to them; empty where unknown."""
         self.gap: float | None = None
-        """The largest difference between its logprobs and the trainer's, for the probe of its version."""
+        """The mean difference between its logprobs and the trainer's, for the probe of its version."""
         self.reason = ""
         """Why it is out."""
         self.attention = asyncio.Event()

@@ -75,7 +75,7 @@ class ProxyMetrics:
         )
         self.engine_gap = Gauge(
             "headrace_proxy_engine_gap",
-            "Largest difference of a logprob to the trainer's, for the version's probe; NaN if unknown.",
+            "Mean difference of its logprobs to the trainer's, for the version's probe; NaN if unknown.",
             ("engine",),
             registry=self.registry,
         )

@@ -70,9 +70,9 @@ class ProxySettings(BaseSettings):
     """Between two looks at an engine's health and weights."""
     retry_s: float = Field(default=15.0, gt=0)
     """Before an engine that failed to load is tried again."""
-    max_gap: float = Field(default=1.0, gt=0)
-    """In a logprob, between an engine and the trainer, for the probe that a version carries; with more the
-    engine is out. Both in float32 it is 1e-4, in bfloat16 some tenths.
+    max_gap: float = Field(default=0.5, gt=0)
+    """Mean difference of logprobs between an engine and the trainer, for the probe that a version carries;
+    with more the engine is out. With both in float32 it is about 1e-5; in bfloat16 it may be a tenth.
     """
     stop_timeout_s: float = Field(default=30.0, ge=0)
     """For running calls after SIGTERM; then they are cut, and recorded so."""

@@ -55,8 +55,8 @@ class WeightsFollower:
 
         `drain_s` and `cut_s` are those of `Engines.drain`. An engine is looked at every `check_s`: make that
         less than one needs to start, else a restart can go unseen. What failed is tried again after
-        `retry_s`, or with the next version. `max_gap` is between the logprobs of a version's probe and those
-        of an engine that has loaded it.
+        `retry_s`, or with the next version. `max_gap` is the mean difference between the logprobs of a
+        version's probe and those of an engine that has loaded it.
         """
         self._engines = engines
         self._versions = versions
@@ -286,8 +286,8 @@ async def _gap(admin: EngineAdmin, record: ResourceVersion, allowed: float) -> f
     gap = probe.gap(await admin.logprobs_of(probe.token_ids))
     if not gap <= allowed:
         raise EngineError(
-            f"it does not compute what the trainer does with these weights: a logprob differs by {gap:.2g}, "
-            f"and {allowed:g} is allowed"
+            "it does not compute what the trainer does with these weights: its logprobs differ by "
+            f"{gap:.2g} in the mean, and {allowed:g} is allowed"
         )
     return gap
 

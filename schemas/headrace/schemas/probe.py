@@ -5,6 +5,7 @@ differs is not what was trained: a head that was not loaded, another model, weig
 """
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
@@ -32,8 +33,8 @@ class Probe(BaseModel):
         return {_NAME: self.model_dump_json()}
 
     def gap(self, logprobs: Sequence[float]) -> float:
-        """The largest difference."""
-        return max(abs(one - other) for one, other in zip(self.logprobs, logprobs, strict=True))
+        """The mean difference: in bfloat16 single ones may be large."""
+        return fmean(abs(one - other) for one, other in zip(self.logprobs, logprobs, strict=True))
 
     @classmethod
     def of(cls, metadata: Mapping[str, str]) -> Self | None:

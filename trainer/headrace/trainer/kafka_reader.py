@@ -2,15 +2,22 @@
 
 from collections.abc import Mapping
 
+import structlog
+
+from headrace.streams.client.batch import BadBatchError
 from headrace.streams.client.batch_consumer import BatchConsumer
 from headrace.trainer.source import TrainingBatch
+
+log = structlog.get_logger(__name__)
 
 
 class KafkaReader:
     """A source.Reader."""
 
-    def __init__(self, consumer: BatchConsumer) -> None:
+    def __init__(self, consumer: BatchConsumer, *, skips_bad: bool = False) -> None:
+        """`skips_bad`: what is no whole batch is logged and left out, and no error."""
         self._consumer = consumer
+        self._skips_bad = skips_bad
 
     def seek(self, offsets: Mapping[str, int]) -> None:
         self._consumer.seek(offsets)
@@ -23,7 +30,13 @@ class KafkaReader:
         return self._consumer.waiting_for()
 
     def poll(self, timeout_s: float) -> TrainingBatch | None:
-        batch = self._consumer.poll(timeout_s)
+        try:
+            batch = self._consumer.poll(timeout_s)
+        except BadBatchError as error:
+            if not self._skips_bad:
+                raise
+            log.error("a batch is left out", reason=str(error))  # noqa: TRY400  the message is whole
+            return None
         if batch is None:
             return None
         groups = [group.trajectories for group in batch.groups]

@@ -84,7 +84,7 @@ def train(
             algorithm,
             source=BatchSource(
                 ranks,
-                KafkaReader(consumer) if consumer else None,
+                KafkaReader(consumer, skips_bad=settings.data.on_bad_batch == "skip") if consumer else None,
                 stop,
                 tell_every_s=settings.data.batch_wait_s,
                 waiting=progress.waiting,

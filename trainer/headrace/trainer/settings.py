@@ -152,6 +152,8 @@ class DataSettings(Section):
     """Positions of a micro-batch, padding included; a longer sequence is alone in its own."""
     batch_wait_s: float = Field(default=60.0, gt=0)
     """Without a batch for so long the trainer says what it waits for, and again after as long (C14)."""
+    on_bad_batch: Literal["stop", "skip"] = "stop"
+    """A batch that is corrupt, or lacks shards, ends the run, each time; skip: it is logged, and left out."""
     agents: tuple[str, ...] = ()
     """Whose calls are trained on; empty: all."""
     start: Literal["earliest", "latest"] = "earliest"

@@ -9,6 +9,8 @@ from headrace.cli.demo.figures import Figures
 
 MAX_GAP = 1e-3
 """Between a logprob of vLLM's and one of the trainer's, of the same weights."""
+MAX_MEAN_GAP = 1e-4
+"""In the mean over a version's probe."""
 CREDIT_RULE = "rewards@1"
 """Each call is judged by its own box: half as many rollouts as by the outcome of both."""
 AGENT = "headrace.cli.demo.boxes_agent:open_boxes"

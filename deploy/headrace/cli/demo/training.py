@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from headrace.cli.demo.boxes import tasks
-from headrace.cli.demo.recipe import AGENT, CREDIT_RULE, MAX_GAP, Recipe
+from headrace.cli.demo.recipe import AGENT, CREDIT_RULE, MAX_MEAN_GAP, Recipe
 from headrace.cli.demo.stack import DemoStack
 from headrace.cli.endpoints import read_settings
 from headrace.cli.stack.ports import LOOPBACK, pick
@@ -124,7 +124,7 @@ def start_training(stack: DemoStack, recipe: Recipe, seed: int, console: Console
             "--port",
             str(port),
             HEADRACE_PROXY_CHECK_S="2",
-            HEADRACE_PROXY_MAX_GAP=str(MAX_GAP),
+            HEADRACE_PROXY_MAX_GAP=str(MAX_MEAN_GAP),
         )
     )
     stack.start(
