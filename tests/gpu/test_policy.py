@@ -15,7 +15,8 @@ pytestmark = pytest.mark.gpu
 
 # Transformer Engine multiplies float32 as TF32.
 TOLERANCE = 2e-2 if has_transformer_engine() else 1e-4
-BF16_TOLERANCE = 0.2
+# Seen on a CPU: logprobs 0.08, losses 0.002, gradient norms 1.3 %.
+BF16_LOGPROBS, BF16_LOSSES, BF16_NORMS = 0.2, 0.02, 0.05
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +63,10 @@ def test_bf16_is_the_default_and_near(
     wanted = references[name]
     for logprobs, wanted_logprobs in zip(policy.logprobs(batches(0)), wanted.logprobs, strict=True):
         assert logprobs.dtype == torch.float32
-        torch.testing.assert_close(logprobs.cpu(), wanted_logprobs, atol=BF16_TOLERANCE, rtol=0)
-    assert [step.loss for step in run_steps(policy)] == pytest.approx(wanted.losses, abs=BF16_TOLERANCE)
+        torch.testing.assert_close(logprobs.cpu(), wanted_logprobs, atol=BF16_LOGPROBS, rtol=0)
+    steps = run_steps(policy)
+    assert [step.loss for step in steps] == pytest.approx(wanted.losses, abs=BF16_LOSSES)
+    assert [step.grad_norm for step in steps] == pytest.approx(wanted.grad_norms, rel=BF16_NORMS)
     weights = policy.hf_state_dict()
     assert weights is not None
     assert {weight.dtype for weight in weights.values()} == {torch.bfloat16}

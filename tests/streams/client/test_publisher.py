@@ -218,10 +218,12 @@ def test_there_is_room_again_when_records_have_come_to_their_end(
 ) -> None:
     publisher = Publisher(nowhere, delivery_timeout_s=0.3, **bounds)
     on_delivery: Any = (lambda *_: None) if takes_it_upon_himself else None
-    for _ in range(9):
-        assert publisher.has_room()
+    # The client counts what it has to tell as well, such as that no broker answers.
+    num = 0
+    while publisher.has_room() and num < 20:
         publisher.publish_bytes("t", b"k", b"x" * 10_000, on_delivery=on_delivery)
-    assert not publisher.has_room()
+        num += 1
+    assert 5 < num < 10
     try:
         publisher.flush()
     except DeliveryError:

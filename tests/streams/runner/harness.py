@@ -228,3 +228,15 @@ def rollouts_on(kafka: KafkaSettings, folder: Path) -> Iterator[Rollouts]:
         is_failed = False
     finally:
         made.close(is_failed=is_failed)
+
+
+def rewards_of(rollouts: Rollouts) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for reward in rollouts.read(Reward):
+        found.setdefault(reward.rollout_id, {})[reward.name] = reward.value
+    return found
+
+
+def assert_one_end_each(rollouts: Rollouts) -> None:
+    for attempt_id, ends in rollouts.ends().items():
+        assert len(ends) == 1, (attempt_id, ends)

@@ -1,24 +1,18 @@
 """Runners as processes on real Kafka, with the real dispatcher: every rollout to an honest end."""
 
-import os
 import re
 import shlex
 import signal
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.pipeline import wait_until
-from tests.streams.runner.harness import HERE, Rollouts, rollouts_on
+from tests.streams.runner.harness import HERE, Rollouts, assert_one_end_each, rewards_of
 from tests.streams.runner.scripted import CALL
 from tests.streams.runner.test_child_process import is_alive
 
-from headrace.cli.stack.kafka import KafkaBroker
-from headrace.schemas.ids import uuid7
-from headrace.schemas.records import AttemptEvent, AttemptTask, ResourceVersion, Reward, Span, now
-from headrace.schemas.topics import topic_name
-from headrace.streams.settings import KafkaSettings
+from headrace.schemas.records import AttemptEvent, ResourceVersion, Span, now
 
 pytestmark = pytest.mark.integration
 
@@ -49,26 +43,6 @@ STEPS: dict[str, tuple[dict[str, Any], str, str | None, dict[str, float], int]] 
     "makes a bad span": ({"do": "catch"}, "succeeded", None, {"outcome": 1.0}, 3),
     "is instrumented": ({"do": "otel", "attributes": CHAT}, "succeeded", None, {"outcome": 1.0}, 3),
 }  # fmt: skip
-
-
-@pytest.fixture
-def rollouts(kafka: KafkaBroker, topic_prefix: str, tmp_path: Path) -> Iterator[Rollouts]:
-    settings = KafkaSettings(bootstrap_servers=kafka.bootstrap_servers, topic_prefix=topic_prefix)
-    with rollouts_on(settings, tmp_path) as made:
-        made.dispatcher()
-        yield made
-
-
-def rewards_of(rollouts: Rollouts) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = {}
-    for reward in rollouts.read(Reward):
-        found.setdefault(reward.rollout_id, {})[reward.name] = reward.value
-    return found
-
-
-def assert_one_end_each(rollouts: Rollouts) -> None:
-    for attempt_id, ends in rollouts.ends().items():
-        assert len(ends) == 1, (attempt_id, ends)
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -350,170 +324,3 @@ echo 1"""
     rollouts.check_sequences()
     wait_until(lambda: not any(map(is_alive, pids)), what="the commands to be gone")
     wait_until(lambda: rollouts.runners_lag() == 0, what="all tasks committed")
-
-
-# --- commands --------------------------------------------------------------------------------------------
-
-
-def test_what_a_shell_script_does_is_how_its_attempt_ends(rollouts: Rollouts) -> None:
-    expected: dict[str, tuple[str, str | None, dict[str, float]]] = {
-        "number": ("succeeded", None, {"outcome": 0.5}),
-        "object": ("succeeded", None, {"outcome": 1.0, "style": 0.25}),
-        "silent": ("succeeded", None, {}),
-        "nan": ("failed", "InvalidRewardError: the last line is nan: a finite number is expected", {}),
-        "fail": ("failed", "exit status 3: the last words", {}),
-        "crash": ("failed", "killed by SIGSEGV", {}),
-        "file": ("succeeded", None, {"outcome": 1.0}),
-        "unknown": ("failed", "exit status 9", {}),
-        "environment": ("failed", "exit status 1: ", {}),
-    }
-    rollouts.runner(
-        "--exec", SHELL, "--base-url", "http://127.0.0.1:9/a/{attempt_id}/v1", OPENAI_API_KEY="key"
-    )
-    ids = rollouts.enqueue(*({"do": deed} for deed in expected))
-    finals = rollouts.wait_final(ids)
-    rewards = rewards_of(rollouts)
-    for rollout_id, (deed, (status, error, given)) in zip(ids, expected.items(), strict=True):
-        assert finals[rollout_id].attempt_status == status, deed
-        assert rewards.get(rollout_id, {}) == given, deed
-        said = finals[rollout_id].error
-        assert said is None if error is None else (said or "").startswith(error), (deed, said)
-    told = finals[ids[-1]]
-    attempt_id = told.attempt_id
-    assert (told.error or "").splitlines() == [
-        f"exit status 1: {told.rollout_id} {attempt_id} 1 train task-{told.rollout_id[-4:]}",
-        f"http://127.0.0.1:9/a/{attempt_id}/v1 http://127.0.0.1:9/a/{attempt_id} key []",
-    ]
-    assert_one_end_each(rollouts)
-    rollouts.check_sequences()
-
-
-def test_a_node_program_sends_traces_and_rewards(rollouts: Rollouts) -> None:
-    rollouts.runner("--exec", NODE)
-    (rollout_id,) = rollouts.enqueue({"model": "tiny"})
-    final = rollouts.wait_final([rollout_id])[rollout_id]
-    assert final.state == "succeeded", final.error
-    (span,) = rollouts.read(Span)
-    assert span.generation is not None
-    assert (span.sequence_id, span.kind, span.generation.model) == (1, "client", "tiny")
-    rewards = {reward.name: reward for reward in rollouts.read(Reward)}
-    assert (rewards["style"].sequence_id, rewards["style"].about_sequence_id) == (2, 1)
-    assert (rewards["outcome"].sequence_id, rewards["outcome"].value) == (3, 0.75)
-    rollouts.check_sequences()
-
-
-def test_a_command_finds_the_endpoint_among_resources(rollouts: Rollouts) -> None:
-    endpoint = ResourceVersion(
-        name="llm", version=1, kind="endpoint", uri="http://127.0.0.1:9/v1", time=now()
-    )
-    rollouts.publisher.publish(endpoint)
-    rollouts.publisher.flush()
-    rollouts.runner("--exec", SHELL)
-    (rollout_id,) = rollouts.enqueue({"do": "environment"})
-    final = rollouts.wait_final([rollout_id])[rollout_id]
-    assert "http://127.0.0.1:9/v1 http://127.0.0.1:9 " in (final.error or "")
-
-
-def test_a_command_that_can_not_be_started_says_so(rollouts: Rollouts) -> None:
-    rollouts.runner("--exec", "/no/such/agent --now")
-    (rollout_id,) = rollouts.enqueue({})
-    final = rollouts.wait_final([rollout_id])[rollout_id]
-    assert final.error == "can't start /no/such/agent: No such file or directory"
-
-
-# --- the tasks topic -------------------------------------------------------------------------------------
-
-
-def test_what_is_no_task_goes_to_dead_letters_and_the_rest_goes_on(rollouts: Rollouts) -> None:
-    topic = topic_name(AttemptTask, rollouts.kafka.topic_prefix)
-    key = uuid7().encode()
-    for value in (b"\x07nonsense", b"", None):
-        rollouts.publisher.publish_bytes(topic, key, value)
-    rollouts.publisher.flush()
-    rollouts.runner("scripted:sync")
-    ids = rollouts.enqueue(*[{"do": "return", "value": 1}] * 10, "this is no JSON")
-    finals = rollouts.wait_final(ids)
-    assert [finals[each].state for each in ids] == ["succeeded"] * 10 + ["failed"]
-    assert "JSONDecodeError" in (finals[ids[-1]].error or "")
-    wait_until(lambda: rollouts.runners_lag() == 0, what="all tasks committed")
-    letters = rollouts.dead_letters()
-    assert [(letter.consumer, letter.topic, letter.key_bytes) for letter in letters] == [
-        ("runner", topic, key)
-    ] * 3
-    assert [letter.value for letter in letters] == [b"\x07nonsense", b"", None]
-
-
-def test_a_task_that_comes_again_is_run_once(rollouts: Rollouts, tmp_path: Path) -> None:
-    """To whichever runner: the log says who started it."""
-    go, begun = tmp_path / "go", tmp_path / "begun"
-    runners = [rollouts.runner("scripted:asynchronous", number=number) for number in (1, 2)]
-    wait_until(lambda: all("partitions assigned" in each.tail() for each in runners), what="both runners")
-    (rollout_id,) = rollouts.enqueue({"do": "wait", "file": str(go), "begun": str(begun)})
-    wait_until(begun.exists, what="the agent")
-    wait_until(lambda: rollouts.runners_lag() == 0, what="the task committed")
-    (task,) = rollouts.values(AttemptTask)
-    topic = topic_name(AttemptTask, rollouts.kafka.topic_prefix)
-    for partition in range(16):
-        rollouts.publisher.publish_bytes(topic, rollout_id.encode(), task[2], partition=partition)
-    rollouts.publisher.flush()
-    wait_until(lambda: rollouts.runners_lag() == 0, what="all tasks committed")
-    go.touch()
-    rollouts.wait_final([rollout_id])
-    assert len(begun.read_text().splitlines()) == 1
-    assert_one_end_each(rollouts)
-    assert all("task skipped" in each.tail() for each in runners)
-
-
-@pytest.mark.chaos
-def test_a_broker_that_is_away_for_a_while_costs_nothing(
-    kafka_factory: Callable[[], KafkaBroker], topic_prefix: str, tmp_path: Path
-) -> None:
-    broker = kafka_factory()
-    broker.start()
-    settings = KafkaSettings(bootstrap_servers=broker.bootstrap_servers, topic_prefix=topic_prefix)
-    with rollouts_on(settings, tmp_path) as rollouts:
-        rollouts.dispatcher()
-        runner = rollouts.runner("scripted:asynchronous", "--concurrency", "8")
-        go, begun = tmp_path / "go", tmp_path / "begun"
-        ids = rollouts.enqueue(*[{"do": "wait", "file": str(go), "begun": str(begun)}] * 20)
-        rollouts.wait_some_running(8)
-        broker.kill()
-        # Their events have nowhere to go, and nothing else is begun.
-        go.touch()
-        broker.start()
-        finals = rollouts.wait_final(ids, timeout_s=90)
-        assert {(final.state, final.attempt) for final in finals.values()} == {("succeeded", 1)}
-        assert len(begun.read_text().splitlines()) == 20
-        assert_one_end_each(rollouts)
-        rollouts.check_sequences()
-        runner.send(signal.SIGTERM)
-        assert runner.wait() == 0
-
-
-def test_a_runner_waits_for_its_topics_and_says_what_is_missing(
-    kafka: KafkaBroker, topic_prefix: str, tmp_path: Path
-) -> None:
-    """C18."""
-    settings = KafkaSettings(bootstrap_servers=kafka.bootstrap_servers, topic_prefix=topic_prefix)
-    with rollouts_on(settings, tmp_path) as rollouts:
-        rollouts.kafka = settings.model_copy(update={"topic_prefix": f"{topic_prefix}x"})
-        runner = rollouts.runner("scripted:sync", HEADRACE_RUNNER_STARTUP_TIMEOUT_S="1")
-        assert runner.wait() == 1
-        assert f"{topic_prefix}x.tasks.v1" in runner.tail()
-        assert "headrace topics apply" in runner.tail()
-        runner = rollouts.runner("scripted:sync", number=2)
-        wait_until(lambda: "waiting" in runner.tail(), what="the word")
-        runner.send(signal.SIGTERM)
-        assert runner.wait() == 0
-
-
-def test_prompts_and_tasks_are_not_logged(rollouts: Rollouts) -> None:
-    runner = rollouts.runner("scripted:sync")
-    secret = "the sky above the port"  # noqa: S105
-    ids = rollouts.enqueue({"do": "raise", "prompt": secret}, f"no JSON: {secret}")
-    rollouts.wait_final(ids)
-    wait_until(lambda: runner.tail().count("attempt ended") == 2, what="both ends")
-    log = (runner.log_path).read_text()
-    assert secret not in log
-    assert "as the task says" not in log
-    assert os.environ["PATH"] not in log

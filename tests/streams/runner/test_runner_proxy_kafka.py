@@ -9,25 +9,15 @@ from pathlib import Path
 import pytest
 from tests.pipeline import wait_until
 from tests.streams.runner.fake_proxy import KEY, FakeProxy, a_fake_proxy
-from tests.streams.runner.harness import HERE, Rollouts, RunnerProcess, rollouts_on
+from tests.streams.runner.harness import HERE, Rollouts, RunnerProcess
 
-from headrace.cli.stack.kafka import KafkaBroker
 from headrace.schemas.records import Reward, Span
 from headrace.streams.runner import proxy_sequencer
-from headrace.streams.settings import KafkaSettings
 
 pytestmark = pytest.mark.integration
 
 NODE = f"node {shlex.quote(str(HERE / 'agent.js'))}"
 SHELL = f"sh {shlex.quote(str(HERE / 'agent.sh'))}"
-
-
-@pytest.fixture
-def rollouts(kafka: KafkaBroker, topic_prefix: str, tmp_path: Path) -> Iterator[Rollouts]:
-    settings = KafkaSettings(bootstrap_servers=kafka.bootstrap_servers, topic_prefix=topic_prefix)
-    with rollouts_on(settings, tmp_path) as made:
-        made.dispatcher()
-        yield made
 
 
 @pytest.fixture

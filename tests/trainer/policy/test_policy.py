@@ -4,6 +4,7 @@ import pytest
 import torch
 from tests.trainer.policy.models import (
     SETTINGS,
+    Reference,
     batches,
     hugging_face,
     loss,
@@ -195,3 +196,14 @@ def test_processes_that_hold_no_whole_model_are_refused() -> None:
     with pytest.raises(ValueError, match="start a multiple of 2"):
         Parallel.start(ParallelSettings(tensor=2))
     Parallel.start().close()
+
+
+@pytest.mark.parametrize("name", ["llama-tied", "qwen3"])
+def test_bf16_is_near(name: str, models: Path, references: dict[str, Reference], parallel: Parallel) -> None:
+    policy, wanted = Policy(models / name, parallel, SETTINGS, dtype=torch.bfloat16), references[name]
+    for logprobs, wanted_logprobs in zip(policy.logprobs(batches(0)), wanted.logprobs, strict=True):
+        torch.testing.assert_close(logprobs, wanted_logprobs, atol=0.2, rtol=0)
+    steps = run_steps(policy)
+    assert [step.loss for step in steps] == pytest.approx(wanted.losses, abs=0.01)
+    assert [step.grad_norm for step in steps] == pytest.approx(wanted.grad_norms, rel=0.05)
+    assert {weight.dtype for weight in weights_of(policy).values()} == {torch.bfloat16}

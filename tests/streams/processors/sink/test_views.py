@@ -7,8 +7,8 @@ import pytest
 from clickhouse_connect.driver.client import Client
 from tests.builders import CODEC, EPOCH_MS, TIME, Attempt
 from tests.schemas.golden import examples
+from tests.streams.processors.assembling import assemble
 from tests.streams.processors.batcher.scene import Host, pair, trajectory
-from tests.streams.processors.test_assembler import assemble
 
 from headrace.cli.assets import asset
 from headrace.cli.stack.clickhouse import ClickHouseServer

@@ -11,7 +11,8 @@ import fastavro
 import pytest
 from clickhouse_connect.driver.client import Client
 from tests.builders import CODEC, EPOCH_MS, TIME, Attempt, an_id
-from tests.streams.processors.test_assembler import FULL, assemble
+from tests.streams.processors.assembling import assemble
+from tests.streams.processors.test_assembler import FULL
 
 from headrace.cli.assets import asset
 from headrace.cli.stack.clickhouse import ClickHouseServer
